@@ -1,0 +1,1 @@
+"""What goes onto a board."""

@@ -1,0 +1,1 @@
+"""What boards there are and whose turn it is."""

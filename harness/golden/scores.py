@@ -1,0 +1,70 @@
+"""Logits of a prompt set, from a board or from the reference."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from harness.golden.prompts import PromptSet
+
+__all__ = ["Scores"]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Teacher-forced logits of every continuation token of a prompt set.
+
+    :param prompts: the prompts scored, in order.
+    :param logits: float32 `[prompts.rows, vocab]`; row t of a prompt is taken
+        before its continuation token t.
+    """
+
+    prompts: PromptSet
+    logits: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 2 or self.logits.shape[0] != self.prompts.rows:
+            raise ValueError(
+                f"logits {self.logits.shape} do not fit {self.prompts.rows} rows"
+            )
+
+    def of(self, index: int) -> np.ndarray:
+        """Logits of prompt `index`, float32 `[len(continuation), vocab]`."""
+        starts = self.prompts.starts
+        return self.logits[starts[index] : starts[index + 1]]
+
+    def on(self, prompts: PromptSet) -> Scores:
+        """The same scores on a subset made by `PromptSet.few`.
+
+        :raises ValueError: `prompts` is not such a subset.
+        """
+        if prompts == self.prompts:
+            return self
+        index = {p.name: i for i, p in enumerate(self.prompts)}
+        parts = []
+        for p in prompts:
+            i = index.get(p.name, -1)
+            mine = self.prompts.prompts[i] if i >= 0 else None
+            if (
+                mine is None
+                or mine.tokens != p.tokens
+                or mine.continuation[: len(p.continuation)] != p.continuation
+            ):
+                raise ValueError(f"prompt {p.name!r} was not scored")
+            parts.append(self.of(i)[: len(p.continuation)])
+        return Scores(prompts, np.concatenate(parts))
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 over dtype, shape and bytes of the logits."""
+        data = np.ascontiguousarray(self.logits)
+        head = f"{data.dtype.str}{data.shape}".encode()
+        return hashlib.sha256(head + data.tobytes()).hexdigest()
+
+    @property
+    def finite(self) -> bool:
+        """Whether no logit is NaN or infinite."""
+        return bool(np.isfinite(self.logits).all())

@@ -1,0 +1,1 @@
+"""Programs that run on the board (Python >= 3.8, numpy)."""

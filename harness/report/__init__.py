@@ -1,0 +1,1 @@
+"""The sign-off page and its verification."""

@@ -1,0 +1,1 @@
+"""The software under test behind one interface."""

@@ -1,0 +1,1 @@
+"""Boards on a CPU, reached over SSH like real ones."""

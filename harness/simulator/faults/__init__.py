@@ -1,0 +1,1 @@
+"""Faults put into simulated boards on purpose."""
