@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+
 __all__ = ["Deadline"]
 
 

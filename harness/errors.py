@@ -8,6 +8,7 @@ these: that is `harness.verdict.BoardWrong`, an AssertionError.
 
 from __future__ import annotations
 
+
 __all__ = [
     "AuthenticationRefused",
     "CommandFailed",

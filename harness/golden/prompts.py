@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+
 __all__ = ["Prompt", "PromptSet"]
 
 
@@ -88,7 +89,7 @@ class PromptSet:
         ]
 
     @classmethod
-    def from_json(cls, items: Sequence[dict]) -> PromptSet:  # type: ignore[type-arg]
+    def from_json(cls, items: Sequence[dict]) -> PromptSet:
         """Prompts from `to_json`.
 
         :raises ValueError: an item lacks a field or has an empty token list.

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.golden.prompts import PromptSet
 
+
 __all__ = ["Scores"]
 
 
