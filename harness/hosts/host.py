@@ -65,6 +65,14 @@ class Host(Protocol):
     def name(self) -> str:
         """The board's name, for messages."""
 
+    @property
+    def address(self) -> str:
+        """Where it is: `ssh://user@host:port` or `local:FOLDER`."""
+
+    @property
+    def python(self) -> str:
+        """The Python command over there."""
+
     def run(
         self,
         argv: Sequence[str],

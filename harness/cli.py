@@ -1,0 +1,237 @@
+"""The `harness` command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.errors import HarnessError
+
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Accept LoRA adapters on NPU boards.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+report_app = typer.Typer(help="Sign-off pages.", no_args_is_help=True)
+app.add_typer(report_app, name="report")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+BoardsFile = Annotated[Path, typer.Option("--boards", help="Inventory of boards.")]
+
+# The suites lie beside the package in a checkout.
+SUITES = Path(__file__).resolve().parent.parent / "suites"
+
+
+def _options(name: str, values: list[str] | None) -> list[str]:
+    return [f"{name}={value}" for value in values or []]
+
+
+@app.command()
+def run(
+    board: Annotated[list[str] | None, typer.Option(help="Board (repeatable).")] = None,
+    adapter: Annotated[
+        list[str] | None, typer.Option(help="Adapter folder (repeatable).")
+    ] = None,
+    golden: Annotated[str | None, typer.Option(help="Folder of goldens.")] = None,
+    fault: Annotated[
+        str | None, typer.Option(help="Fault for simulated boards.")
+    ] = None,
+    report: Annotated[str | None, typer.Option(help="Folder for run folders.")] = None,
+    boards: Annotated[str | None, typer.Option(help="Inventory of boards.")] = None,
+    select: Annotated[str | None, typer.Option("-k", help="Checks by name.")] = None,
+    workers: Annotated[int, typer.Option(help="Worker processes, 0 for none.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Accept adapters on boards; the exit status is the verdict."""
+    arguments = [
+        str(SUITES),
+        f"--rootdir={SUITES.parent}",
+        f"--config-file={SUITES.parent / 'pyproject.toml'}",
+        *_options("--board", board),
+        *_options("--adapter", [str(Path(a).resolve()) for a in adapter or []]),
+        *([f"--golden={Path(golden).resolve()}"] if golden else []),
+        *([f"--fault={fault}"] if fault else []),
+        *([f"--report={Path(report).resolve()}"] if report else []),
+        *([f"--boards={Path(boards).resolve()}"] if boards else []),
+        *(["-k", select] if select else []),
+        *([f"-n{workers}"] if workers else []),
+    ]
+    # With --json stdout is for the machine alone.
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
+        stdout=sys.stderr if as_json else None,
+        check=False,
+    )
+    if as_json:
+        folder = Path(report or SUITES.parent / "reports") / "latest"
+        page = folder / "signoff.json"
+        if ended.returncode in (0, 1, 10, 11, 12) and page.exists():
+            sys.stdout.write(page.read_text())
+        else:
+            sys.stdout.write(json.dumps({"exit_status": ended.returncode}) + "\n")
+    raise typer.Exit(ended.returncode)
+
+
+@app.command("boards")
+def list_boards(
+    boards: BoardsFile = Path("boards.toml"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Connect and look at each.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the boards; with --check, whether they answer."""
+    from harness.boards.inventory import Inventory
+
+    inventory = Inventory.load(boards)
+    rows = []
+    for name, board in inventory.boards.items():
+        row = {
+            "name": name,
+            "platform": board.platform,
+            "kind": "simulated" if board.simulated else "real",
+            "host": board.host or "loopback",
+        }
+        if check:
+            row["state"] = _look_at(board)
+        rows.append(row)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print("  ".join(str(value) for value in row.values()))
+    if not rows:
+        print(f"{boards}: no boards")
+
+
+def _look_at(board) -> str:  # type: ignore[no-untyped-def]
+    from harness.bench import Bench
+
+    try:
+        with Bench(board) as bench:
+            return f"up, {bench.health}"
+    except HarnessError as error:
+        return str(error)
+
+
+@app.command()
+def inspect(
+    adapter: Path,
+    base: Annotated[Path, typer.Option(help="The base checkpoint.")],
+    reserved_rank: Annotated[int, typer.Option(help="Rank compiled in.")] = 32,
+    as_json: Json = False,
+) -> None:
+    """Say whether an adapter fits a base, without a board."""
+    from harness.artifacts.preflight import inspect as look
+
+    inspection = look(adapter, base, reserved_rank)
+    if as_json:
+        print(json.dumps(inspection.to_json(), indent=2))
+    else:
+        Console().print(inspection.text(), highlight=False, markup=False)
+    raise typer.Exit(0 if inspection.fits else 1)
+
+
+@app.command()
+def simulate(
+    board: str,
+    boards: BoardsFile = Path("boards.toml"),
+    fault: Annotated[str | None, typer.Option(help="Fault to put in.")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of the board.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start a simulated board and leave it running until Ctrl-C."""
+    import tempfile
+
+    from harness.boards import simulated
+    from harness.boards.inventory import Inventory
+    from harness.deadline import Deadline
+
+    chosen = Inventory.load(boards).pick([board])[board]
+    with tempfile.TemporaryDirectory(prefix=f"{board}-") as scratch:
+        simulation = simulated.start(
+            chosen.name, chosen.platform, root or Path(scratch), fault, Deadline(20)
+        )
+        try:
+            if as_json:
+                print(json.dumps(simulation.to_json()), flush=True)
+            else:
+                print(f"{board} is up at {simulation.host}", flush=True)
+                print(f"  identity     {simulation.identity}")
+                print(f"  known_hosts  {simulation.known_hosts}")
+                print("  Ctrl-C ends it.", flush=True)
+            while simulation.process.poll() is None:
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            simulation.stop()
+
+
+@app.command()
+def golden(
+    base: Path,
+    adapter: Annotated[list[Path], typer.Option(help="Adapter folder (repeatable).")],
+    prompts: Annotated[Path, typer.Option(help="Golden folder to take prompts from.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+) -> None:
+    """Make goldens with PEFT and transformers (extra `reference`)."""
+    from harness.golden.reference import write_golden
+    from harness.golden.store import prompts_of
+
+    console = Console(stderr=True)
+    write_golden(
+        base,
+        adapter,
+        prompts_of(prompts),
+        {},
+        out,
+        progress=lambda line: console.print(line, highlight=False),
+    )
+    print(f"{out}: goldens of {len(adapter)} adapters")
+
+
+@report_app.command("show")
+def show(run_folder: Path = Path("reports/latest"), as_json: Json = False) -> None:
+    """The verdict of a run."""
+    from harness.report import show as render
+
+    if as_json:
+        print((run_folder / "signoff.json").read_text())
+    else:
+        render(run_folder, Console())
+
+
+@report_app.command("verify")
+def verify(run_folder: Path, as_json: Json = False) -> None:
+    """Derive the verdict again from the records; fails on one changed byte."""
+    from harness.report import verify as check
+
+    problems = check(run_folder)
+    if as_json:
+        print(json.dumps({"run": str(run_folder), "problems": problems}))
+    for problem in problems if not as_json else ():
+        print(problem)
+    if not problems and not as_json:
+        print(f"{run_folder}: verified")
+    raise typer.Exit(1 if problems else 0)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line, never a traceback."""
+    try:
+        app()
+    except HarnessError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        raise SystemExit(4) from None

@@ -1,0 +1,164 @@
+"""Exact facts: equal, at most, refused, and negative controls found wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from harness.verdict.decide import Decision
+from harness.verdict.decide import decide
+from harness.verdict.decide import digits
+from harness.verdict.decide import rule
+from harness.verdict.measurement import Measurement
+from harness.verdict.measurement import Outcome
+
+
+__all__ = ["REFUSALS", "shown"]
+
+# Errors by which a platform refuses and lives, by their stable codes.
+REFUSALS = frozenset({"runtime-refused", "conversion-refused"})
+LONGEST = 120
+
+
+def shown(value: object) -> str:
+    """A value in one short line."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
+
+
+@rule("equal")
+def decide_equal(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """A fact against the expected one."""
+    observed, expected = statistics["observed"], statistics["expected"]
+    equal = observed == expected
+    number = isinstance(observed, int | float) and not isinstance(observed, bool)
+    measurement = Measurement(
+        name="fact",
+        value=observed if number else shown(observed),
+        unit=parameters["unit"],
+        limit=expected if number else shown(expected),
+        limit_source="the expected fact",
+        smallest_visible=1 if number else None,
+        used=float(not equal),
+        note="" if number else "any difference is seen",
+    )
+    if equal:
+        return Decision(Outcome.PASS, measurement, f"is {shown(observed)}")
+    return Decision(
+        Outcome.FAIL,
+        measurement,
+        f"is {shown(observed)}, expected {shown(expected)}"
+        + (f" {parameters['unit']}" if parameters["unit"] else ""),
+    )
+
+
+@rule("at most")
+def decide_at_most(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """A number against an upper bound; no number is no pass."""
+    value, limit = statistics["value"], parameters["limit"]
+    unit = parameters["unit"]
+    measurement = Measurement(
+        name="value",
+        value=value,
+        unit=unit,
+        limit=limit,
+        limit_source=parameters["source"],
+        smallest_visible=limit,
+        used=value / limit if value is not None and limit > 0 else None,
+        note="any excess is seen",
+    )
+    if value is None:
+        return Decision(Outcome.FAIL, measurement, "is no number")
+    text = f"{digits(value, limit)} {unit}, limit {digits(limit, value)}".replace(
+        " ,", ","
+    )
+    source = f" ({parameters['source']})" if parameters["source"] else ""
+    outcome = Outcome.PASS if value <= limit else Outcome.FAIL
+    return Decision(outcome, measurement, text + source)
+
+
+@rule("refused")
+def decide_refused(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """Refused in time, by a platform that lives."""
+    code, seconds = statistics["raised"], statistics["seconds"]
+    within = parameters["within"]
+    measurement = Measurement(
+        name="time to the refusal",
+        value=seconds,
+        unit="s",
+        limit=within,
+        limit_source="bounded time of a refusal",
+        smallest_visible=within,
+        used=seconds / within,
+        note="an acceptance or a death is seen always",
+    )
+    said = f"{statistics['text']}"
+    if code is None:
+        text = f"accepted after {digits(seconds)} s, expected a refusal"
+        return Decision(Outcome.FAIL, measurement, text)
+    if code not in REFUSALS:
+        text = f"{code} instead of a refusal: {said}"
+        return Decision(Outcome.FAIL, measurement, text)
+    if seconds > within:
+        text = f"refused after {digits(seconds, within)} s, limit {digits(within)} s"
+        return Decision(Outcome.FAIL, measurement, f"{text}: {said}")
+    text = f"refused after {digits(seconds)} s: {said}"
+    return Decision(Outcome.PASS, measurement, text)
+
+
+@rule("control")
+def decide_control(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """A fault put in on purpose: right when one of its judgements is FAIL.
+
+    The inner judgements are decided again here, not believed.
+    """
+    inner = statistics["inner"]
+    found = [
+        (j["name"], d)
+        for j in inner
+        for d in [decide(j["kind"], j["statistics"], j["parameters"])]
+    ]
+    wrong = [(name, d) for name, d in found if d.outcome is Outcome.FAIL]
+    if wrong:
+        name, decision = wrong[0]
+        measurement = Measurement(
+            name=f"control: {decision.measurement.name}",
+            value=decision.measurement.value,
+            unit=decision.measurement.unit,
+            limit=decision.measurement.limit,
+            limit_source=decision.measurement.limit_source,
+            smallest_visible=decision.measurement.smallest_visible,
+            note="wrong on purpose, found wrong",
+        )
+        return Decision(
+            Outcome.PASS, measurement, f"found wrong by {name}: {decision.reason}"
+        )
+    measurement = Measurement(
+        name="control",
+        value="not found wrong",
+        unit="",
+        limit="found wrong",
+        limit_source="a fault put in on purpose",
+    )
+    if not found:
+        return Decision(Outcome.FAIL, measurement, "nothing was judged")
+    name, decision = found[-1]
+    return Decision(
+        Outcome.FAIL,
+        measurement,
+        f"not found wrong: {name} came to {decision.outcome}: {decision.reason}",
+    )
+
+
+def finite(value: float) -> float | None:
+    """The number as JSON can hold it, None for NaN and infinity."""
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,190 @@
+"""The adapter's scale and its gain on a task: equivalence tests over prompts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+
+from harness.golden.scores import Scores
+from harness.verdict.budget import ALPHA_PASS
+from harness.verdict.decide import Decision
+from harness.verdict.decide import digits
+from harness.verdict.decide import rule
+from harness.verdict.delta import aligned
+from harness.verdict.delta import log_likelihood
+from harness.verdict.delta import per_prompt
+from harness.verdict.equivalence import Estimate
+from harness.verdict.equivalence import Window
+from harness.verdict.equivalence import prompts_needed
+from harness.verdict.equivalence import ratio
+from harness.verdict.measurement import Measurement
+from harness.verdict.measurement import Outcome
+from harness.verdict.reference import no_effect
+
+
+if TYPE_CHECKING:
+    from harness.golden.store import Reference
+
+
+__all__ = ["compare_gains"]
+
+# A direction residual above this leaves a scale that describes less than three
+# quarters of the delta: a number without a meaning.
+MEANINGLESS = 0.5
+
+
+def compare_gains(
+    observed: Scores, observed_base: Scores, right: Reference, right_base: Reference
+) -> dict[str, Any]:
+    """Gains in log-likelihood per prompt, nat, summed over its tokens.
+
+    The gain of an adapter is logp(token | adapter) - logp(token | base).
+    """
+    prompts = right.exact.prompts
+    aligned(observed, observed_base, right.exact, right_base.exact)
+
+    def gain(adapter: Scores, base: Scores) -> list[float]:
+        rows = log_likelihood(adapter) - log_likelihood(base)
+        return per_prompt(prompts, rows).tolist()  # type: ignore[no-any-return]
+
+    return {
+        "prompts": [p.name for p in prompts],
+        "tokens": list(prompts.lengths),
+        "board": gain(observed, observed_base),
+        "reference": gain(right.exact, right_base.exact),
+        "device": gain(right.device, right_base.device),
+    }
+
+
+@rule("scale")
+def decide_scale(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """Pooled scale s of the delta (B.7.1) within theta of the expected one.
+
+    :param parameters: `expected`; `theta`; `gain`, the change of s per change of
+        the true scale, 1 where it was not calibrated.
+    """
+    expected, theta, gain = (parameters[k] for k in ("expected", "theta", "gain"))
+    effects, cross = np.asarray(statistics["effect"]), np.asarray(statistics["cross"])
+    if not math.fsum(effects) > 0:
+        return no_effect("scale of the delta", "")
+    off = ratio(cross - (expected - 1) * effects, effects)
+    estimate = Estimate(expected + off.value / gain, off.error / gain, off.prompts)
+    residual = _residual(statistics)
+    calibrated = f"gain {gain:.3g} as calibrated" if gain != 1 else "gain taken as 1"
+    window = Window(
+        expected,
+        theta,
+        parameters["alpha"],
+        parameters["factor"] * _known(statistics["floor_cross"], effects) / gain,
+    )
+    return _decide(
+        window,
+        estimate,
+        name="scale of the delta",
+        unit="",
+        source=f"{expected:g} +- {theta:g}, product margin",
+        note=f"direction residual {residual:.3g}; {calibrated}",
+        worst=_worst(
+            statistics["prompts"], 1 + cross / np.maximum(effects, 1e-300), expected
+        ),
+        meaningless=residual > MEANINGLESS,
+    )
+
+
+@rule("gain")
+def decide_gain(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """Gain in log-likelihood a token, board minus reference, paired by prompt."""
+    tokens = np.asarray(statistics["tokens"], np.float64)
+    right = np.asarray(statistics["reference"])
+    off = np.asarray(statistics["board"]) - right
+    margin = parameters["margin"]
+    window = Window(
+        0.0,
+        margin,
+        parameters["alpha"],
+        parameters["factor"] * _known(np.asarray(statistics["device"]) - right, tokens),
+    )
+    reference = float(right.sum() / tokens.sum())
+    return _decide(
+        window,
+        ratio(off, tokens),
+        name="gain in log-likelihood, board minus reference",
+        unit="nat/token",
+        source=f"+- {margin:g}: {math.expm1(margin):.1%} of perplexity",
+        note=f"the reference gains {reference:.3g} nat/token",
+        worst=_worst(statistics["prompts"], off / tokens, 0.0),
+        meaningless=False,
+    )
+
+
+def _decide(
+    window: Window,
+    estimate: Estimate,
+    *,
+    name: str,
+    unit: str,
+    source: str,
+    note: str,
+    worst: str,
+    meaningless: bool,
+) -> Decision:
+    """Apply the equivalence test and put it into words."""
+    outcome = window.outcome(estimate)
+    if meaningless and outcome is Outcome.PASS:
+        outcome = Outcome.INCONCLUSIVE
+    value, half = estimate.value, estimate.half_width(ALPHA_PASS)
+    bounded = math.isfinite(half)
+    limit = window.target + math.copysign(window.margin, value - window.target)
+    visible = window.smallest_visible(estimate)
+    measurement = Measurement(
+        name=name,
+        value=value,
+        unit=unit,
+        limit=limit,
+        limit_source=source,
+        low=value - half if bounded else None,
+        high=value + half if bounded else None,
+        smallest_visible=visible if math.isfinite(visible) else None,
+        used=(abs(value - window.target) + half) / window.margin if bounded else None,
+        note=note,
+    )
+    text = (
+        f"{name} {digits(value, limit)} +- {digits(half)}, limit {digits(limit, value)}"
+        f" ({source}); {note}"
+    )
+    if outcome is Outcome.FAIL:
+        text += f"; farthest prompt {worst}"
+    elif outcome is Outcome.INCONCLUSIVE and meaningless:
+        text += "; the delta points elsewhere, so its scale means nothing"
+    elif outcome is Outcome.INCONCLUSIVE:
+        text += (
+            f"; the effect is too small for {estimate.prompts} prompts, about "
+            f"{prompts_needed(estimate, window.margin)} would do"
+        )
+    return Decision(outcome, measurement, text)
+
+
+def _known(noise: Any, weights: np.ndarray) -> float:
+    """Standard error of a right board's ratio: the floor's, about zero."""
+    return math.sqrt(float(np.sum(np.square(noise)))) / math.fsum(weights)
+
+
+def _residual(statistics: Mapping[str, Any]) -> float:
+    """||d - s d*|| / ||d*||, pooled, s free."""
+    error, cross, effect = (
+        math.fsum(statistics[k]) for k in ("error", "cross", "effect")
+    )
+    return math.sqrt(max(error - cross * cross / effect, 0.0) / effect)
+
+
+def _worst(prompts: list[str], values: np.ndarray, target: float) -> str:
+    k = int(np.abs(values - target).argmax())
+    return f"{prompts[k]!r} {digits(float(values[k]))}"

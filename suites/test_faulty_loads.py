@@ -1,0 +1,69 @@
+"""Damaged, unfit and foreign adapters (R40-R42)."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.artifacts.forge import DAMAGES
+from harness.artifacts.forge import NON_FINITE
+from harness.artifacts.forge import damaged
+from harness.artifacts.forge import foreign
+
+
+# Reading a file of some MB and refusing it takes well under a second; ten
+# seconds of silence is a hang to whoever waits for the load.
+WITHIN_S = 10.0
+
+
+@pytest.mark.requirement("R40")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_adapter_is_refused(
+    device, widest_adapter, brief, judge, forged, damage
+):
+    """A clear error in time; the state before is untouched; the next load works."""
+    good = widest_adapter.folder
+    bad = damaged(damage, widest_adapter, forged("damaged"))
+    device.apply(good)
+    before = device.fresh().score(brief)
+    reported = device.reported()
+    judge.refused(lambda: device.apply(bad), within=WITHIN_S, name=damage)
+    judge.same(before, device.fresh().score(brief), name="state after the refusal")
+    judge.equal(device.reported(), reported, name="reported after the refusal")
+    device.clear()
+    device.apply(good)
+    judge.same(before, device.fresh().score(brief), name="next good load")
+
+
+@pytest.mark.requirement("R41")
+def test_adapter_of_another_base(
+    device, adapter, prompts, base_reference, reference, judge, forged
+):
+    """An adapter for another base is refused, or the reference tells."""
+    stranger = foreign(adapter, forged("foreign"))
+    base = device.fresh().score(prompts)
+    if judge.accepted(lambda: device.apply(stranger)):
+        observed = device.fresh().score(prompts)
+        judge.found_wrong(
+            "adapter of another base",
+            lambda inner: inner.delta_matches(
+                observed, base, reference, base_reference
+            ),
+        )
+
+
+@pytest.mark.requirement("R42")
+@pytest.mark.parametrize("damage", NON_FINITE)
+def test_non_finite_adapter_leaves_nothing(
+    device, widest_adapter, brief, judge, forged, damage
+):
+    """NaN and Inf are refused, or gone after clear."""
+    base = device.fresh().score(brief)
+    bad = damaged(damage, widest_adapter, forged("non-finite"))
+    judge.accepted(lambda: device.apply(bad))
+    device.clear()
+    judge.same(base, device.fresh().score(brief), name="base after clear")
+    device.apply(widest_adapter.folder)
+    loaded = device.fresh().score(brief)
+    device.restart()
+    device.apply(widest_adapter.folder)
+    judge.same(device.fresh().score(brief), loaded, name="next good load")

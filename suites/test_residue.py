@@ -1,0 +1,69 @@
+"""Nothing of the former adapter stays (R30)."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.artifacts.forge import amplified
+from harness.artifacts.forge import subset
+from harness.runtimes import audit
+
+
+# The former adapter is made large, so that what stays of it cannot hide.
+POISON = 8.0
+
+
+@pytest.mark.requirement("R30")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_smaller_after_larger_equals_fresh(
+    device, adapter, widest_adapter, brief, judge, forged, phase
+):
+    """A load over a larger, louder adapter is a load into an empty board."""
+    device.apply(adapter.folder)
+    fresh = device.fresh(phase).score(brief)
+    device.restart()
+    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(adapter.folder)
+    judge.same(fresh, device.fresh(phase).score(brief))
+
+
+@pytest.mark.requirement("R30")
+def test_fewer_modules_after_more_equals_fresh(
+    device, adapter, widest_adapter, brief, judge, forged
+):
+    """Modules that the new adapter lacks fall back to the base."""
+    one = adapter.modules[len(adapter.modules) // 2]
+    small = subset(adapter, [one.path], forged("one-module"))
+    device.apply(small)
+    fresh = device.fresh().score(brief)
+    device.restart()
+    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(small)
+    judge.same(fresh, device.fresh().score(brief))
+
+
+@pytest.mark.requirement("R30")
+def test_new_content_under_an_old_name(device, adapter, other_adapter, brief, judge):
+    """A name means its newest content."""
+    device.apply(other_adapter.folder)
+    expected = device.fresh().score(brief)
+    device.restart()
+    device.apply(adapter.folder, name="same-name")
+    old = device.fresh().score(brief)
+    device.apply(other_adapter.folder, name="same-name")
+    new = device.fresh().score(brief)
+    judge.differs(old, new)
+    judge.same(expected, new)
+
+
+@pytest.mark.requirement("R30")
+def test_slots_hold_the_exact_product(device, adapter, widest_adapter, judge, forged):
+    """Read back: padding exactly zero, values one rounding from B times the scale."""
+    if not device.capabilities.slots_readable:
+        pytest.skip("this platform shows no slots")
+    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(adapter.folder)
+    findings = audit.slots(device, adapter)
+    judge.none(findings.padding, name="padding values that are not zero")
+    judge.none(findings.values, name="values off by more than one unit of bf16")
+    judge.note(findings.rounding, name="rounding rule")
