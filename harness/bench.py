@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -27,8 +28,6 @@ from harness.errors import HarnessError
 from harness.errors import RuntimeFault
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
-from harness.golden import Scores
-from harness.golden import base_identity
 from harness.hosts import open_host
 from harness.runtimes.device import Device
 from harness.runtimes.remote import RemoteRuntime
@@ -92,11 +91,11 @@ class Bench:
         self._progress(f"{board.name}: connecting")
         host = open_host(board)
         self._resources.callback(host.close)
-        self.health = preflight(host, python=board.python, workdir=board.workdir)
+        self.health = preflight(host, board.workdir)
         owner = f"{getpass.getuser()}@{socket.gethostname()}"
-        self.lease = Lease(host, board.workdir, owner, python=board.python)
+        self.lease = Lease(host, board.workdir, owner)
         self._resources.enter_context(self.lease)
-        store = Store(host, board.workdir, python=board.python)
+        store = Store(host, board.workdir)
         model = board.model
         if board.convert:
             assert board.base is not None  # the inventory demands it with convert
@@ -107,7 +106,14 @@ class Bench:
             self._progress(f"{board.name}: provisioning")
             model = store.put_file(self.artifact.path)
         assert model is not None  # the inventory demands one of the two
-        runtime = RemoteRuntime(host, store, board=board, model=model)
+        runtime = RemoteRuntime(
+            host,
+            store,
+            platform=board.platform,
+            model=model,
+            workdir=board.workdir,
+            loader=board.loader,
+        )
         self._resources.callback(runtime.close)
         self.device = Device(runtime, store)
         self._fingerprint = self._look()
@@ -125,12 +131,14 @@ class Bench:
             Deadline(START_UP_S),
         )
         self._resources.callback(simulation.stop)
-        return self.board.reached_at(
-            host=simulation.host,
-            identity=simulation.identity,
-            known_hosts=simulation.known_hosts,
-            workdir=simulation.workdir,
-            loader=simulation.loader,
+        return self.board.model_copy(
+            update={
+                "host": simulation.host,
+                "identity": simulation.identity,
+                "known_hosts": simulation.known_hosts,
+                "workdir": simulation.workdir,
+                "loader": simulation.loader or self.board.loader,
+            }
         )
 
     @cached_property
@@ -176,20 +184,12 @@ class Bench:
         self._progress(f"{self.board.name}: repeat floor")
         device = self.begin()
 
-        def repeat(times: int) -> list[Scores]:
-            return [
-                device.fresh(phase).score(self.brief)
-                for _ in range(times)
-                for phase in device.capabilities.phases[:1]
-            ]
-
-        return RepeatFloor.measure(repeat)
+        return RepeatFloor.measure(lambda: device.fresh().score(self.brief))
 
     def environment(self) -> dict[str, object]:
         """Everything that was tested, for the page (R90)."""
         identity = self.device.identity
-        assert self.board.base is not None
-        base = base_identity(self.board.base)
+        base = self.base.identity
         return {
             "board": self.board.name,
             "platform": identity.platform,
@@ -199,13 +199,8 @@ class Bench:
             "model": dict(identity.model),
             "sidecar": self.artifact.sidecar if self.artifact else {},
             "loader": self.board.loader,
-            "host": self.health.to_json(),
-            "base": {
-                "weights": base.weights,
-                "tokenizer": base.tokenizer,
-                "chat_template": base.chat_template,
-                "config": base.config,
-            },
+            "host": asdict(self.health),
+            "base": asdict(base),
             "golden": {
                 "scheme": self.golden.scheme,
                 "prompts": self.golden.prompts.digest,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.expression import Expression  # pytest offers no public evaluator
 
+from harness.artifacts.adapter import Adapter
 from harness.boards.inventory import Board
 from harness.boards.inventory import Inventory
 from harness.errors import UsageFault
@@ -55,7 +56,7 @@ class Selection:
         given = self._option("boards_file")
         path = self.config.rootpath / (given or "boards.toml")
         if not given and not path.exists():
-            return Inventory({})
+            return Inventory(path, ())
         return Inventory.load(path)
 
     def _wants(self, mark: str, other: str) -> bool:
@@ -71,7 +72,7 @@ class Selection:
         return picks(mark) and not picks(other)
 
     @cached_property
-    def boards(self) -> dict[str, Board]:
+    def boards(self) -> tuple[Board, ...]:
         """Simulated boards, unless `--board` or `-m board` ask for real ones."""
         names = self._options("board_names")
         if names:
@@ -81,28 +82,23 @@ class Selection:
             if not real:
                 raise UsageFault(
                     "there is no real board",
-                    where=str(self.inventory.path or "boards.toml"),
+                    where=str(self.inventory.path),
                     cure="add a [boards.NAME] table with host and model"
                     " (see README, adding a board), or drop -m board",
                 )
             return real
         return self.inventory.simulated()
 
-    def adapters(self, board: Board) -> list[Path]:
-        """The adapter folders to accept on a board, in a fixed order."""
-        given = [Path(a).expanduser() for a in self._options("board_adapters")]
-        folders = given or board.adapter_folders()
-        for folder in folders:
-            if not folder.is_dir():
+    def adapters(self, board: Board) -> tuple[Adapter, ...]:
+        """The adapters to accept on a board, in a fixed order."""
+        given = tuple(Path(a).expanduser() for a in self._options("board_adapters"))
+        adapters = tuple(map(Adapter.open, given or board.adapter_folders()))
+        names = [adapter.name for adapter in adapters]
+        for adapter in adapters:
+            if names.count(adapter.name) > 1:
                 raise UsageFault(
-                    "no such adapter folder",
-                    where=str(folder),
-                    cure="give the folder that holds adapter_config.json",
+                    "two adapter folders have the same name",
+                    where=str(adapter.folder),
+                    cure="names tell adapters apart on the page; rename one",
                 )
-        names = [folder.name for folder in folders]
-        if len(set(names)) != len(names):
-            raise UsageFault(
-                f"two adapter folders have the same name: {sorted(names)}",
-                cure="names tell adapters apart on the page; rename one",
-            )
-        return folders
+        return adapters

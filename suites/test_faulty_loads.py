@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from harness.artifacts.forge import DAMAGES
-from harness.artifacts.forge import NON_FINITE
-from harness.artifacts.forge import damaged
-from harness.artifacts.forge import foreign
+from harness.artifacts import forge
+from harness.errors import RuntimeRefused
 
 
 # Reading a file of some MB and refusing it takes well under a second; ten
@@ -16,17 +16,16 @@ WITHIN_S = 10.0
 
 
 @pytest.mark.requirement("R40")
-@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_adapter_is_refused(
     device, widest_adapter, brief, judge, forged, damage
 ):
     """A clear error in time; the state before is untouched; the next load works."""
     good = widest_adapter.folder
-    bad = damaged(damage, widest_adapter, forged("damaged"))
+    bad = damage.make(forged("damaged"))
     device.apply(good)
     before = device.fresh().score(brief)
     reported = device.reported()
-    judge.refused(lambda: device.apply(bad), within=WITHIN_S, name=damage)
+    judge.refused(lambda: device.apply(bad), within=WITHIN_S, name=damage.name)
     judge.same(before, device.fresh().score(brief), name="state after the refusal")
     judge.equal(device.reported(), reported, name="reported after the refusal")
     device.clear()
@@ -39,27 +38,28 @@ def test_adapter_of_another_base(
     device, adapter, prompts, base_reference, reference, judge, forged
 ):
     """An adapter for another base is refused, or the reference tells."""
-    stranger = foreign(adapter, forged("foreign"))
+    stranger = forge.foreign(adapter, forged("foreign"))
     base = device.fresh().score(prompts)
-    if judge.accepted(lambda: device.apply(stranger)):
-        observed = device.fresh().score(prompts)
-        judge.found_wrong(
-            "adapter of another base",
-            lambda inner: inner.delta_matches(
-                observed, base, reference, base_reference
-            ),
-        )
+    try:
+        device.apply(stranger)
+    except RuntimeRefused as refusal:
+        judge.equal(refusal.code, "runtime-refused", name="refused")
+        return
+    observed = device.fresh().score(prompts)
+    judge.found_wrong(
+        "adapter of another base",
+        lambda inner: inner.delta_matches(observed, base, reference, base_reference),
+    )
 
 
 @pytest.mark.requirement("R42")
-@pytest.mark.parametrize("damage", NON_FINITE)
 def test_non_finite_adapter_leaves_nothing(
-    device, widest_adapter, brief, judge, forged, damage
+    device, widest_adapter, brief, judge, forged, non_finite
 ):
     """NaN and Inf are refused, or gone after clear."""
     base = device.fresh().score(brief)
-    bad = damaged(damage, widest_adapter, forged("non-finite"))
-    judge.accepted(lambda: device.apply(bad))
+    with contextlib.suppress(RuntimeRefused):
+        device.apply(non_finite.make(forged("non-finite")))
     device.clear()
     judge.same(base, device.fresh().score(brief), name="base after clear")
     device.apply(widest_adapter.folder)

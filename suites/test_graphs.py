@@ -18,7 +18,7 @@ def test_prefill_and_decode_agree(device, adapter, prompts, judge):
     device.apply(adapter.folder)
     loaded = {phase: device.fresh(phase).score(few) for phase in ("prefill", "decode")}
     judge.gap_is_no_larger(
-        loaded["decode"], loaded["prefill"], base["decode"], base["prefill"]
+        loaded["prefill"], loaded["decode"], base["prefill"], base["decode"]
     )
 
 
@@ -52,5 +52,5 @@ def test_lengths_behave_alike(device, adapter, prompts, judge, length):
     device.apply(adapter.folder)
     loaded = {phase: device.fresh(phase).score(cut) for phase in ("prefill", "decode")}
     judge.gap_is_no_larger(
-        loaded["decode"], loaded["prefill"], base["decode"], base["prefill"]
+        loaded["prefill"], loaded["decode"], base["prefill"], base["decode"]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.artifacts.forge import only
+from harness.artifacts import forge
 
 
 # A single module moves the logits little; eight times its B moves them by far
@@ -17,9 +17,9 @@ def test_every_module_takes_effect(device, widest_adapter, brief, judge, forged)
     """Each module alone, amplified, moves the logits."""
     few = brief.few(2, 4)
     base = device.fresh().score(few)
-    for module in widest_adapter.modules:
-        device.apply(only(widest_adapter, module.path, GAIN, forged("only")))
-        judge.differs(base, device.fresh().score(few), name=f"{module.path} alone")
+    for probe in forge.probes(widest_adapter, GAIN):
+        device.apply(probe.make(forged("probe")))
+        judge.differs(base, device.fresh().score(few), name=probe.name)
 
 
 @pytest.mark.requirement("R22")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.artifacts.forge import amplified
-from harness.artifacts.forge import subset
-from harness.runtimes import audit
+from harness.artifacts import forge
+from harness.runtimes.audit import audit_slots
 
 
 # The former adapter is made large, so that what stays of it cannot hide.
@@ -22,7 +21,7 @@ def test_smaller_after_larger_equals_fresh(
     device.apply(adapter.folder)
     fresh = device.fresh(phase).score(brief)
     device.restart()
-    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(forge.amplified(widest_adapter, POISON, forged("poison")))
     device.apply(adapter.folder)
     judge.same(fresh, device.fresh(phase).score(brief))
 
@@ -33,11 +32,11 @@ def test_fewer_modules_after_more_equals_fresh(
 ):
     """Modules that the new adapter lacks fall back to the base."""
     one = adapter.modules[len(adapter.modules) // 2]
-    small = subset(adapter, [one.path], forged("one-module"))
+    small = forge.only(adapter, one.path).make(forged("one-module"))
     device.apply(small)
     fresh = device.fresh().score(brief)
     device.restart()
-    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(forge.amplified(widest_adapter, POISON, forged("poison")))
     device.apply(small)
     judge.same(fresh, device.fresh().score(brief))
 
@@ -61,9 +60,10 @@ def test_slots_hold_the_exact_product(device, adapter, widest_adapter, judge, fo
     """Read back: padding exactly zero, values one rounding from B times the scale."""
     if not device.capabilities.slots_readable:
         pytest.skip("this platform shows no slots")
-    device.apply(amplified(widest_adapter, POISON, forged("poison")))
+    device.apply(forge.amplified(widest_adapter, POISON, forged("poison")))
     device.apply(adapter.folder)
-    findings = audit.slots(device, adapter)
-    judge.none(findings.padding, name="padding values that are not zero")
-    judge.none(findings.values, name="values off by more than one unit of bf16")
-    judge.note(findings.rounding, name="rounding rule")
+    found = audit_slots(device, adapter)
+    judge.equal(found.padding, [], name="padding rows that are not zero")
+    judge.equal(found.values, [], name="values off by more than one unit of bf16")
+    known = found.rounding != "unknown"
+    judge.equal(known, True, name=f"rounding rule recognised ({found.rounding})")

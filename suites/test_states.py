@@ -95,6 +95,6 @@ def test_gain_on_own_domain(device, adapter, golden, judge):
     judge.gain_is(
         device.fresh().score(samples),
         base,
-        golden.adapter(adapter.digest, domain=True),
-        golden.base(domain=adapter.digest),
+        golden.adapter(adapter.digest, adapter.digest),
+        golden.base(adapter.digest),
     )

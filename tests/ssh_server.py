@@ -1,61 +1,215 @@
-"""An asyncssh server on loopback for tests: runs commands in a folder.
+"""SSH servers on loopback for tests: asyncssh in a process of its own, and sshd.
 
-`python tests/ssh_server.py ROOT [--fault NAME]` prints one JSON line with its port
-and serves until its stdin ends. Faults: `damage` flips a bit of the stdin of every
-command, `cut` swallows its second half, `refuse` opens no session.
+`python tests/ssh_server.py FOLDER [--fault NAME]` prints one JSON line with its port
+and serves until its stdin ends. Faults: `damage` flips a bit of each command's
+stdin, `cut` swallows what follows its first 256 KiB, `refuse` opens no session.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import getpass
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 
+from harness.boards.address import Address
+from harness.hosts.ssh import SshHost
 
+
+SSHD = Path("/usr/sbin/sshd")
 PIECE = 1 << 18
 
 
-class Server(asyncssh.SSHServer):
-    """Lets in whoever is in authorized_keys; commands die with their connection."""
+@dataclass(frozen=True)
+class Loopback:
+    """A server that runs: where it listens and the keys that open it."""
 
-    def __init__(self, refuse: bool) -> None:
-        self._refuse = refuse
+    kind: str
+    folder: Path
+    port: int
+
+    def host(self, port: int | None = None, **given: Any) -> SshHost:
+        """A host for it; `given` replaces the right identity, known hosts, ..."""
+        known = self.folder / f"known_hosts_{port or self.port}"
+        kind, key = (self.folder / "host_key.pub").read_text().split()[:2]
+        known.write_text(f"[127.0.0.1]:{port or self.port} {kind} {key}\n")
+        settings = {
+            "identity": self.folder / "identity",
+            "known_hosts": known,
+            "python": sys.executable,
+            **given,
+        }
+        user = getpass.getuser()
+        address = Address(user, "127.0.0.1", port or self.port)
+        return SshHost("board", address, **settings)
+
+
+def keygen(path: Path, passphrase: str = "") -> None:
+    """A new ed25519 key pair."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)],
+        check=True,
+    )
+
+
+@contextmanager
+def serving(kind: str, folder: Path, fault: str = "") -> Iterator[Loopback]:
+    """A server of this kind (`asyncssh`, `openssh`) with keys in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keygen(folder / "host_key")
+    keygen(folder / "identity")
+    (folder / "authorized_keys").write_text((folder / "identity.pub").read_text())
+    start = _start_asyncssh if kind == "asyncssh" else _start_sshd
+    process, port = start(folder, fault)
+    try:
+        yield Loopback(kind, folder, port)
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _start_asyncssh(folder: Path, fault: str) -> tuple[subprocess.Popen, int]:
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(folder), "--fault", fault],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    return process, json.loads(process.stdout.readline())["port"]
+
+
+def _start_sshd(folder: Path, fault: str) -> tuple[subprocess.Popen, int]:
+    assert not fault, "sshd has no faults"
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # where root's sshd separates
+    for _ in range(5):
+        port = free_port()
+        conf = folder / "sshd_config"
+        conf.write_text(
+            f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host_key\n"
+            f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile none\nUsePAM no\n"
+            "StrictModes no\nPasswordAuthentication no\n"
+            "KbdInteractiveAuthentication no\n"
+        )
+        process = subprocess.Popen(
+            [str(SSHD), "-D", "-f", str(conf), "-E", str(folder / "sshd.log")]
+        )
+        for _ in range(100):
+            if process.poll() is not None:
+                break  # somebody else took the port
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return process, port
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    raise RuntimeError("sshd does not start: " + (folder / "sshd.log").read_text())
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class Proxy:
+    """Passes connections on to a port until it is told to cut them."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.accepted = 0
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Cut every connection, as a pulled plug with a reset does."""
+        for end in self._ends:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        self._ends.clear()
+
+    def close(self) -> None:
+        """Cut, and listen no longer."""
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            self.accepted += 1
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._ends += [near, far]
+            for source, target in ((near, far), (far, near)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(
+                    target=self._pass, args=(source, target), daemon=True
+                ).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+class Server(asyncssh.SSHServer):
+    """Lets in whoever is in authorized_keys."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        conn.set_keepalive(30)
-        transport_socket = conn.get_extra_info("socket")
-        if transport_socket is not None:
-            import socket
-
-            transport_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = conn.get_extra_info("socket")
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def session_requested(self) -> bool:
-        if self._refuse:
+        if self._fault == "refuse":
             raise asyncssh.ChannelOpenError(4, "no session today")
         return False
 
 
 def spoil(data: bytes, fault: str, seen: int) -> bytes:
-    """What a faulty network makes of a piece of stdin; `seen` bytes came before."""
-    if fault == "damage" and seen == 0 and data:
+    """What a faulty link makes of a piece of stdin; `seen` bytes came before."""
+    if fault == "damage" and not seen:
         return bytes([data[0] ^ 1]) + data[1:]
-    if fault == "cut" and seen > PIECE:
+    if fault == "cut" and seen >= PIECE:
         return b""
     return data
 
 
-async def serve_command(process: Any, root: Path, fault: str) -> None:
+async def run_command(process: Any, folder: Path, fault: str) -> None:
     """Run one command with its three pipes joined to the channel."""
     child = await asyncio.create_subprocess_shell(
         process.command or "true",
-        cwd=root,
+        cwd=folder,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -94,31 +248,25 @@ async def serve_command(process: Any, root: Path, fault: str) -> None:
         process.exit(status)
 
 
-async def serve(root: Path, fault: str) -> None:
+async def serve(folder: Path, fault: str) -> None:
     """Serve until stdin ends."""
     server = await asyncssh.create_server(
-        lambda: Server(fault == "refuse"),
+        lambda: Server(fault),
         "127.0.0.1",
         0,
-        server_host_keys=[str(root / "host_key")],
-        authorized_client_keys=str(root / "authorized_keys"),
-        process_factory=lambda process: serve_command(process, root, fault),
+        server_host_keys=[str(folder / "host_key")],
+        authorized_client_keys=str(folder / "authorized_keys"),
+        process_factory=lambda process: run_command(process, folder, fault),
         encoding=None,
-        allow_scp=False,
     )
-    print(json.dumps({"port": server.get_port(), "pid": os.getpid()}), flush=True)
+    print(json.dumps({"port": server.get_port()}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     server.close()
 
 
-def main() -> None:
-    """Start the server."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("root", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--fault", default="")
     given = parser.parse_args()
-    asyncio.run(serve(given.root, given.fault))
-
-
-if __name__ == "__main__":
-    main()
+    asyncio.run(serve(given.folder, given.fault))

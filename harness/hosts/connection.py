@@ -35,6 +35,10 @@ _STALL_SECONDS = 15.0
 # stays bounded when we do not read.
 _WINDOW = 64 << 20
 
+# One pass over the data instead of two (cipher and MAC), and boards have AES
+# instructions; measured a third faster than paramiko's first choice.
+_CIPHER = "aes128-gcm@openssh.com"
+
 # What paramiko reports goes here and nowhere else unless somebody listens: it logs
 # tracebacks of lost connections, which reach our callers as typed errors.
 _LOG = logging.getLogger("harness.hosts.ssh")
@@ -121,10 +125,8 @@ def connect(
         connection.auth_timeout = deadline.remaining
         options = connection.get_security_options()
         first = [a for a in known.algorithms() if a in options.key_types]
-        options.ciphers = (
-            "aes128-gcm@openssh.com",
-            *(c for c in options.ciphers if c != "aes128-gcm@openssh.com"),
-        )
+        rest = [name for name in options.ciphers if name != _CIPHER]
+        options.ciphers = (_CIPHER, *rest)
         options.key_types = first + [a for a in options.key_types if a not in first]
         try:
             connection.start_client(timeout=deadline.remaining)

@@ -11,8 +11,10 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from typing import Protocol
 
 from harness.boards.words import printable
 from harness.deadline import Deadline
@@ -21,11 +23,10 @@ from harness.errors import DiskFull
 from harness.errors import ProtocolBroken
 from harness.errors import TransferDamaged
 from harness.errors import UsageFault
-from harness.hosts.host import Host
-from harness.hosts.host import Process
+from harness.hosts.piped import Piped
 
 
-__all__ = ["digest", "free_space", "get", "put"]
+__all__ = ["Machine", "digest", "free_space", "get", "put"]
 
 _COURIER = Path(__file__).with_name("courier.py").read_text("utf-8")
 
@@ -36,8 +37,23 @@ _PIECE = 1 << 20
 _LINE_LIMIT = 4096
 
 
+class Machine(Protocol):
+    """As much of a host as a transfer needs."""
+
+    @property
+    def name(self) -> str:
+        """The board's name, for messages."""
+
+    @property
+    def python(self) -> str:
+        """The Python command over there."""
+
+    def start(self, argv: Sequence[str]) -> Piped:
+        """Start a command and talk to it."""
+
+
 def put(
-    host: Host,
+    host: Machine,
     source: Path,
     target: str,
     deadline: Deadline,
@@ -74,6 +90,7 @@ def put(
                     break  # it gave up, and says why
             if sent == size:
                 process.write(total.hexdigest().encode("ascii"), deadline)
+            process.end_input()  # if bytes were lost on the way it waits no longer
             _expect(process, deadline, where, "done")
         except TimeoutError:
             raise _late(where, deadline) from None
@@ -81,7 +98,9 @@ def put(
             process.close()
 
 
-def get(host: Host, source: str, target: Path, deadline: Deadline, limit: int) -> None:
+def get(
+    host: Machine, source: str, target: Path, deadline: Deadline, limit: int
+) -> None:
     """Copy a file of at most `limit` bytes from the host, whole or not at all.
 
     :raises TransferDamaged: larger than `limit`, cut, or other bytes than read.
@@ -112,7 +131,7 @@ def get(host: Host, source: str, target: Path, deadline: Deadline, limit: int) -
         process.close()
 
 
-def digest(host: Host, path: str, deadline: Deadline) -> str | None:
+def digest(host: Machine, path: str, deadline: Deadline) -> str | None:
     """sha256 of a file over there in hex, None where there is none."""
     found = _ask(host, deadline, "digest", path)
     if found is None:
@@ -122,7 +141,7 @@ def digest(host: Host, path: str, deadline: Deadline) -> str | None:
     return found
 
 
-def free_space(host: Host, path: str, deadline: Deadline) -> int:
+def free_space(host: Machine, path: str, deadline: Deadline) -> int:
     """Free bytes in the file system that `path` is or will be on."""
     found = _ask(host, deadline, "free", path)
     if not isinstance(found, int):
@@ -130,12 +149,12 @@ def free_space(host: Host, path: str, deadline: Deadline) -> int:
     return found
 
 
-def _start(host: Host, *words: str) -> Process:
+def _start(host: Machine, *words: str) -> Piped:
     # -I: nothing that lies in the login folder or in PYTHON* is imported.
     return host.start([host.python, "-I", "-S", "-c", _COURIER, *words])
 
 
-def _ask(host: Host, deadline: Deadline, verb: str, path: str) -> Any:
+def _ask(host: Machine, deadline: Deadline, verb: str, path: str) -> Any:
     where = f"{host.name}:{path}"
     process = _start(host, verb, path)
     try:
@@ -147,7 +166,7 @@ def _ask(host: Host, deadline: Deadline, verb: str, path: str) -> Any:
 
 
 def _collect(
-    process: Process,
+    process: Piped,
     write: Callable[[bytes], object],
     size: int,
     deadline: Deadline,
@@ -170,7 +189,7 @@ def _collect(
         )
 
 
-def _expect(process: Process, deadline: Deadline, where: str, key: str) -> Any:
+def _expect(process: Piped, deadline: Deadline, where: str, key: str) -> Any:
     """The value of `key` in the courier's next line; its refusals as errors."""
     line = b""
     while not line.endswith(b"\n") and len(line) < _LINE_LIMIT:
@@ -219,7 +238,7 @@ def _expect(process: Process, deadline: Deadline, where: str, key: str) -> Any:
     raise ProtocolBroken("the courier's answer is another one", where=where)
 
 
-def _silent(process: Process, where: str) -> CommandFailed:
+def _silent(process: Piped, where: str) -> CommandFailed:
     """The courier ended without a word: most often there is no such Python."""
     said = process.errors().strip().splitlines()[-1:]
     return CommandFailed(

@@ -68,15 +68,16 @@ def write_frame(
     :param arrays: numpy arrays by name; copied only where not row-major.
     :raises WireError: a dtype, a size or a value that no frame can hold.
     """
-    listed = []
-    bodies = []
-    for name, array in (arrays or {}).items():
-        data = np.ascontiguousarray(array)
-        listed.append(
-            {"name": name, "dtype": data.dtype.str, "shape": list(np.shape(array))}
-        )
-        bodies.append(data.reshape(-1).view(np.uint8).data)
+    given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
+    listed = [
+        {"name": name, "dtype": array.dtype.str, "shape": list(array.shape)}
+        for name, array in given.items()
+    ]
     _layout(listed, ARRAY_BYTES)
+    bodies = [
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        for array in given.values()
+    ]
     try:
         text = json.dumps(
             dict(header, arrays=listed), separators=(",", ":"), allow_nan=False
