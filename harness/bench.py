@@ -101,7 +101,10 @@ class Bench:
             assert board.base is not None  # the inventory demands it with convert
             self._progress(f"{board.name}: converting {board.base.name}")
             self.artifact = convert(
-                board.convert, board.base, cache_folder() / "models", Deadline(CONVERT_S)
+                board.convert,
+                board.base,
+                cache_folder() / "models",
+                Deadline(CONVERT_S),
             )
             self._progress(f"{board.name}: provisioning")
             model = store.put_file(self.artifact.path)

@@ -12,11 +12,12 @@ from harness.errors import Infrastructure
 from harness.errors import RuntimeDied
 from harness.errors import RuntimeHung
 from harness.errors import RuntimeRefused
+from harness.evidence import Status
 from harness.verdict import BoardWrong
 from harness.verdict import Inconclusive
 
 
-__all__ = ["BoardAway", "Check", "is_retried", "status_of"]
+__all__ = ["BoardAway", "Check", "as_verdict", "is_retried", "status_of"]
 
 
 class BoardAway(Infrastructure):
@@ -46,9 +47,7 @@ class Check:
             return None
         adapter = call.params.get("adapter", "")
         requirements = [
-            str(name)
-            for mark in item.iter_markers("requirement")
-            for name in mark.args
+            str(name) for mark in item.iter_markers("requirement") for name in mark.args
         ]
         document = getattr(getattr(item, "function", None), "__doc__", None)
         return cls(
@@ -65,30 +64,30 @@ def is_retried(error: BaseException) -> bool:
     return isinstance(error, Infrastructure | RuntimeDied | RuntimeHung)
 
 
-def status_of(error: BaseException | None, ran: bool) -> str:
+def status_of(error: BaseException | None, ran: bool) -> Status:
     """The honest status of a check that ended with `error`.
 
     :param ran: whether the check itself began (its fixtures were ready).
     """
     match error:
         case None:
-            return "PASS"
+            return Status.PASS
         case pytest.skip.Exception():
-            return "SKIP"
+            return Status.SKIP
         case Inconclusive():
-            return "INCONCLUSIVE"
+            return Status.INCONCLUSIVE
+        case BoardWrong() if error.judgement.kind == "control":
+            return Status.INCONCLUSIVE  # we are blind, which says nothing of the board
         case AssertionError() if ran:
-            return "FAIL"
+            return Status.FAIL
         case RuntimeRefused() if ran:
-            return "FAIL"  # the board refused what it must accept
+            return Status.FAIL  # the board refused what it must accept
         case BoardAway():
-            return "MISS"
+            return Status.MISS
         case _:
-            return "ERROR"
+            return Status.ERROR
 
 
 def as_verdict(error: Exception) -> Exception:
     """The board's refusal of a fitting adapter is its fault, not the lab's."""
-    if isinstance(error, RuntimeRefused):
-        return BoardWrong(str(error))
-    return error
+    return AssertionError(str(error)) if isinstance(error, RuntimeRefused) else error

@@ -187,8 +187,8 @@ def golden(
     out: Annotated[Path, typer.Option(help="Folder to write.")],
 ) -> None:
     """Make goldens with PEFT and transformers (extra `reference`)."""
-    from harness.golden.reference import write_golden
-    from harness.golden.store import prompts_of
+    from harness.golden.index import prompts_of
+    from harness.golden.writer import write_golden
 
     console = Console(stderr=True)
     write_golden(

@@ -81,15 +81,11 @@ def brief(bench: Bench) -> PromptSet:
     return bench.brief
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def adapter(request: pytest.FixtureRequest) -> Adapter:
     """The adapter under test."""
-    return Adapter.open(Path(request.param))
-
-
-def _adapters(request: pytest.FixtureRequest, board: str) -> list[Adapter]:
-    folders = request.config.stash[ACCEPTANCE].adapters(board)
-    return [Adapter.open(folder) for folder in folders]
+    found: Adapter = request.param
+    return found
 
 
 @pytest.fixture
@@ -97,20 +93,17 @@ def other_adapter(
     request: pytest.FixtureRequest, board: str, adapter: Adapter
 ) -> Adapter:
     """An adapter of this board with other content, the widest there is."""
-    others = [a for a in _adapters(request, board) if a.digest != adapter.digest]
+    acceptance = request.config.stash[ACCEPTANCE]
+    others = [a for a in acceptance.adapters(board) if a.digest != adapter.digest]
     if not others:
         pytest.skip("needs a second adapter")
-    return max(others, key=_width)
+    return max(others, key=Adapter.width)
 
 
 @pytest.fixture
 def widest_adapter(request: pytest.FixtureRequest, board: str) -> Adapter:
     """The adapter with the most modules, then the largest ranks."""
-    return max(_adapters(request, board), key=_width)
-
-
-def _width(adapter: Adapter) -> tuple[int, int]:
-    return len(adapter.modules), sum(module.rank for module in adapter.modules)
+    return request.config.stash[ACCEPTANCE].widest(board)
 
 
 @pytest.fixture

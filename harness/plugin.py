@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
-from typing import TYPE_CHECKING
 from typing import Any
 
 import pytest
 
-from harness import __version__
+from harness.acceptance import ACCEPTANCE
+from harness.acceptance import Acceptance
+from harness.checks import as_verdict
+from harness.errors import UsageFault
+from harness.fixtures import *  # noqa: F403 - the suites' fixtures are part of us
+from harness.scheduler import BoardScheduling
 
-
-if TYPE_CHECKING:
-    from harness.acceptance import Acceptance
-
-
-__all__: list[str] = []
-
-ACCEPTANCE = pytest.StashKey["Acceptance"]()
 
 _OPTIONS = (
     ("--boards", "boards_file", "FILE", "Inventory of boards."),
@@ -48,11 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "requirement(*ids): the requirements that a check covers.",
     ):
         config.addinivalue_line("markers", line)
-    from harness.acceptance import Acceptance
-    from harness.errors import UsageFault
-
     try:
-        config.stash[ACCEPTANCE] = Acceptance.of(config)
+        config.stash[ACCEPTANCE] = Acceptance(config)
     except UsageFault as fault:
         raise pytest.UsageError(str(fault)) from None
 
@@ -68,7 +60,10 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "board" in metafunc.fixturenames:
-        metafunc.config.stash[ACCEPTANCE].parametrize(metafunc)
+        try:
+            metafunc.config.stash[ACCEPTANCE].parametrize(metafunc)
+        except UsageFault as fault:
+            pytest.exit(str(fault), returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -83,8 +78,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """One board, one worker; other tests are spread as usual."""
-    from harness.scheduler import BoardScheduling
-
     boards = config.stash[ACCEPTANCE].boards
     return BoardScheduling(config, log, list(boards)) if boards else None
 
@@ -105,11 +98,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
     except Exception as error:
         if not acceptance.retries(check, error):
-            raise acceptance.judged(check, error) from error
+            raise as_verdict(error) from error
     try:
         return item.runtest()
     except Exception as error:
-        raise acceptance.judged(check, error) from error
+        raise as_verdict(error) from error
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -148,6 +141,3 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.config.stash[ACCEPTANCE].summary(terminalreporter)
-
-
-from harness.fixtures import *  # noqa: E402, F403  the suites' fixtures are part of us

@@ -64,4 +64,4 @@ class BoardScheduling(LoadScopeScheduling):  # type: ignore[misc]
         )
         for other in self.assigned_work:
             self._reschedule(other)
-        return crashed
+        return str(crashed)

@@ -29,10 +29,21 @@ class Selection:
     config: pytest.Config
 
     def _option(self, name: str) -> str:
-        return self.config.getoption(name) or self.config.getini(name)
+        return str(self.config.getoption(name) or self.config.getini(name))
 
     def _options(self, name: str) -> list[str]:
-        return self.config.getoption(name) or self.config.getini(name)
+        return list(self.config.getoption(name) or self.config.getini(name))
+
+    def check(self) -> None:
+        """Look at what the user named before anything is collected.
+
+        Without such options the inventory is read when a suite asks for a board.
+        """
+        named = any(map(self._option, ("boards_file", "board_fault", "board_golden")))
+        named |= any(map(self._options, ("board_names", "board_adapters")))
+        if named or self._wants("board", "simulator"):
+            for board in self.boards:
+                self.adapters(board)
 
     @property
     def fault(self) -> str | None:

@@ -149,6 +149,8 @@ class Proxy:
 
     def close(self) -> None:
         """Cut, and listen no longer."""
+        # Closing alone would leave the thread in accept() to take one more.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
 
@@ -183,17 +185,12 @@ class Proxy:
 class Server(asyncssh.SSHServer):
     """Lets in whoever is in authorized_keys."""
 
-    def __init__(self, fault: str) -> None:
-        self._fault = fault
-
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         link = conn.get_extra_info("socket")
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def session_requested(self) -> bool:
-        if self._fault == "refuse":
-            raise asyncssh.ChannelOpenError(4, "no session today")
-        return False
+        return False  # asked only where there is no process factory
 
 
 def spoil(data: bytes, fault: str, seen: int) -> bytes:
@@ -250,13 +247,17 @@ async def run_command(process: Any, folder: Path, fault: str) -> None:
 
 async def serve(folder: Path, fault: str) -> None:
     """Serve until stdin ends."""
+
+    async def process_factory(process: Any) -> None:
+        await run_command(process, folder, fault)
+
     server = await asyncssh.create_server(
-        lambda: Server(fault),
+        Server,
         "127.0.0.1",
         0,
         server_host_keys=[str(folder / "host_key")],
         authorized_client_keys=str(folder / "authorized_keys"),
-        process_factory=lambda process: run_command(process, folder, fault),
+        process_factory=None if fault == "refuse" else process_factory,
         encoding=None,
     )
     print(json.dumps({"port": server.get_port()}), flush=True)

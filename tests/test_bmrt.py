@@ -15,7 +15,7 @@ from harness.probes.loader import bf16
 from harness.simulator.bm1688 import bmrt
 from harness.simulator.bm1688.device import Device
 from harness.simulator.decoder import LINEARS
-from harness.simulator.decoder import Bf16
+from harness.simulator.precision import Bf16
 
 
 @pytest.fixture(scope="module")

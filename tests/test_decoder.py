@@ -20,11 +20,11 @@ from simulation import bench
 from simulation import compiled
 from simulation import distance
 
-from harness.simulator.decoder import Bf16
-from harness.simulator.decoder import Float32
 from harness.simulator.decoder import Rope
-from harness.simulator.decoder import bf16_bits
-from harness.simulator.decoder import bf16_values
+from harness.simulator.precision import Bf16
+from harness.simulator.precision import Float32
+from harness.simulator.precision import bf16_bits
+from harness.simulator.precision import bf16_values
 
 
 @pytest.fixture(scope="module")

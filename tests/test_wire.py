@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -20,6 +21,7 @@ from harness.probes.wire import read_frame
 from harness.probes.wire import write_frame
 
 
+busy = settings(deadline=None)  # test machines are
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 60), 1 << 60) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner),
@@ -52,6 +54,7 @@ def listed(**item: Any) -> dict[str, Any]:
     return {"arrays": [{"name": "a", "dtype": "<f4", "shape": [2], **item}]}
 
 
+@busy
 @given(headers, bodies)
 def test_round_trip(header: dict[str, Any], body: dict[str, np.ndarray]) -> None:
     stream = io.BytesIO(encode(header, body) + encode({"next": 1}, {}))
@@ -73,6 +76,7 @@ def test_arrays_that_are_not_contiguous() -> None:
     assert (arrays["a"] == array.T[::2]).all()
 
 
+@busy
 @given(headers, bodies, st.data())
 def test_a_cut_frame_is_never_a_frame(
     header: dict[str, Any], body: dict[str, np.ndarray], data: st.DataObject
@@ -83,6 +87,7 @@ def test_a_cut_frame_is_never_a_frame(
         read_frame(io.BytesIO(whole[:size]).read)
 
 
+@busy
 @given(st.binary(min_size=1, max_size=200))
 def test_noise_is_refused_and_nothing_else(noise: bytes) -> None:
     with pytest.raises((WireError, EOFError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,30 @@ class Adapter:
     def factors(self, path: str) -> tuple[np.ndarray, np.ndarray]:
         """A `[rank, in]` and B `[out, rank]` of a module, in their own dtype."""
         return self.data(tensor_of(path, "A")), self.data(tensor_of(path, "B"))
+
+    def width(self) -> tuple[int, int]:
+        """How much of a board it touches: modules, then the sum of their ranks."""
+        return len(self.modules), sum(module.rank for module in self.modules)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the sign-off page says of it (R03)."""
+
+        def spread(values: Iterable[float]) -> str:
+            found = sorted(set(values))
+            ends = found[:1] if len(found) == 1 else (found[0], found[-1])
+            return " to ".join(f"{value:g}" for value in ends)
+
+        return {
+            "rank": spread(module.rank for module in self.modules),
+            "alpha": spread(module.alpha for module in self.modules),
+            "scale": spread(module.scale for module in self.modules),
+            "rslora": self.rules.rslora,
+            "modules": len(self.modules),
+            "names": sorted({module.name for module in self.modules}),
+            "dtype": sorted({module.dtype for module in self.modules}),
+            "base": str(self.config.get("base_model_name_or_path", ""))[:200],
+        }
 
     def pairs(self) -> dict[str, set[str]]:
         """The factors (`A`, `B`) present by module path, whatever their shape."""

@@ -223,6 +223,21 @@ class Inspection:
             counts[module.scale] = counts.get(module.scale, 0) + 1
         return counts
 
+    def text(self) -> str:
+        """A summary for the terminal, a line per scale and per finding."""
+        lines = [
+            f"adapter {self.adapter} ({self.digest[:12]}): {len(self.modules)} "
+            f"modules, {self.tensors} tensors",
+            f"base {self.base} ({self.architecture}), reserved rank "
+            f"{self.reserved_rank}",
+        ]
+        lines += [
+            f"scale {scale:g}: {count} modules"
+            for scale, count in sorted(self.scales.items())
+        ]
+        lines += [str(finding) for finding in self.findings]
+        return "\n".join([*lines, "fits" if self.fits else "does not fit"])
+
     def to_json(self) -> dict[str, Any]:
         """JSON form, with `fits`."""
         return {**asdict(self), "fits": self.fits}

@@ -18,6 +18,15 @@ import time
 HELD = 75  # EX_TEMPFAIL
 
 
+def holder(file: int) -> dict[str, object]:
+    """Who has it, and for how many seconds, as the lease's file says."""
+    try:
+        told = json.loads(os.read(file, 4096).decode("utf-8", "replace"))
+        return {"owner": str(told["owner"]), "age": time.time() - float(told["since"])}
+    except (ValueError, LookupError, TypeError):
+        return {"owner": "somebody"}  # it is just writing its name
+
+
 def main(path: str, owner: str, patience: str) -> int:
     """Take the lease in file `path` for `owner`; ends after `patience` s of silence."""
     folder = os.path.dirname(os.path.abspath(path))
@@ -27,9 +36,7 @@ def main(path: str, owner: str, patience: str) -> int:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        told = json.loads(os.read(file, 4096).decode("utf-8", "replace") or "{}")
-        told["age"] = time.time() - told.get("since", time.time())
-        print(json.dumps(told), flush=True)
+        print(json.dumps(holder(file)), flush=True)
         return HELD
     os.ftruncate(file, 0)
     os.write(file, json.dumps({"owner": owner, "since": time.time()}).encode("ascii"))
@@ -47,8 +54,5 @@ if __name__ == "__main__":
         sys.exit(main(*sys.argv[1:]))
     except BrokenPipeError:
         sys.exit(1)
-    except ValueError:
-        print("{}")  # the holder is just writing its name
-        sys.exit(HELD)
     except OSError as error:
         sys.exit("%s: %s" % (error.filename, error.strerror))  # noqa: UP031

@@ -35,6 +35,8 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 def _path(value: object, info: ValidationInfo) -> object:
     """A path in the file is relative to the file; `~` is the user's home."""
+    if isinstance(value, Path):
+        return value
     if not isinstance(value, str):
         raise ValueError('a path is a text in "quotes"')
     if not value or "\0" in value:
@@ -47,7 +49,9 @@ def _path(value: object, info: ValidationInfo) -> object:
 
 
 def _paths(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, list):
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
         return tuple(_path(item, info) for item in value)
     return _path(value, info)
 

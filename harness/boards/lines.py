@@ -26,6 +26,7 @@ class Lines:
         self._path = path
         self._count = max(1, len(text.splitlines()))
         self._keys: dict[tuple[str, ...], int] = {}
+        self._first: dict[tuple[str, ...], int] = {}
         self._twice: list[tuple[tuple[str, ...], int]] = []
         self._scan(text)
 
@@ -44,12 +45,17 @@ class Lines:
                 self._twice.append((key, number))
             elif key:
                 self._keys[key] = number
+            for end in range(1, len(key)):
+                # [boards.a] opens the table `boards` too.
+                self._first.setdefault(key[:end], number)
 
     def line(self, key: tuple[str, ...]) -> int:
         """The line of `key`, or of the nearest table around it."""
-        while key and key not in self._keys:
+        while key:
+            if number := self._keys.get(key) or self._first.get(key):
+                return number
             key = key[:-1]
-        return self._keys.get(key, 1)
+        return 1
 
     def fault(self, key: tuple[str, ...], what: str, cure: str) -> UsageFault:
         """An error at the line of `key`."""

@@ -150,6 +150,8 @@ def load_base(base: Path, arithmetic: str) -> Any:
     import torch
     import transformers
 
+    console: Any = transformers.utils.logging
+    console.disable_progress_bar()  # a library prints nothing
     try:
         config = transformers.AutoConfig.from_pretrained(base, local_files_only=True)
         names = list(getattr(config, "architectures", None) or [])

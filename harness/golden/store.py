@@ -143,6 +143,20 @@ class GoldenStore:
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
+    def check_versions(self, versions: Mapping[str, str]) -> None:
+        """Refuse to be mixed with results of another reference.
+
+        :param versions: of the reference at hand, as `PeftReference.versions`.
+        :raises UsageFault: they are not those that made this golden.
+        """
+        for package, made in sorted(self.versions.items()):
+            if versions.get(package) != made:
+                raise UsageFault(
+                    f"made with {package} {made}, here is {versions.get(package)}",
+                    where=str(self.folder / NAME),
+                    cure=f"install that version, or {MAKE}",
+                )
+
     def has(self, digest: str) -> bool:
         """Whether there is an answer for the adapter with this digest."""
         return digest in self.adapters

@@ -85,7 +85,12 @@ class TensorFile:
                 self.tensors[name] = self._tensor(name, entry, 8 + length)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._fault("the safetensors header is malformed") from error
-        end = max((t.start + t.size for t in self.tensors.values()), default=8 + length)
+        end = 8 + length
+        for tensor in sorted(self.tensors.values(), key=lambda t: (t.start, t.size)):
+            # A byte outside every tensor would be in no digest.
+            if tensor.start != end:
+                raise self._fault(f"a gap or an overlap before {tensor.name!r}")
+            end += tensor.size
         if end > size:
             raise self._fault(f"truncated: {size} bytes, {end} expected")
         if end < size:

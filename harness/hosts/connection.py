@@ -20,6 +20,7 @@ from harness.errors import AuthenticationRefused
 from harness.errors import HostUnreachable
 from harness.hosts.identity import identities
 from harness.hosts.known_hosts import KnownHosts
+from harness.hosts.piped import WINDOW
 
 
 __all__ = ["CONNECT_SECONDS", "Connection", "connect"]
@@ -30,10 +31,6 @@ CONNECT_SECONDS = 10.0
 
 # Seconds after which a peer that takes no byte, or acknowledges none, is gone.
 _STALL_SECONDS = 15.0
-
-# A probe's reply of a hundred rows of logits fits in without a pause, and memory
-# stays bounded when we do not read.
-_WINDOW = 64 << 20
 
 # One pass over the data instead of two (cipher and MAC), and boards have AES
 # instructions; measured a third faster than paramiko's first choice.
@@ -115,9 +112,7 @@ def connect(
     deadline = Deadline(CONNECT_SECONDS)
     known = KnownHosts(known_hosts, address, where)
     keys = identities(identity, where)
-    connection = Connection(
-        _open(address, where, deadline), default_window_size=_WINDOW
-    )
+    connection = Connection(_open(address, where, deadline), default_window_size=WINDOW)
     try:
         connection.set_log_channel(_LOG.name)
         connection.banner_timeout = deadline.remaining
@@ -136,6 +131,13 @@ def connect(
                 where=where,
                 cure="see whether an SSH server listens on this port",
             ) from None
+        # paramiko returns without a word when the time is up.
+        if not connection.initial_kex_done:
+            raise HostUnreachable(
+                f"no SSH connection: no key exchange within {CONNECT_SECONDS:g} s",
+                where=where,
+                cure="see whether an SSH server listens on this port",
+            )
         known.check(connection.get_remote_server_key())
         _authenticate(connection, address, keys, where, deadline)
         connection.set_keepalive(5)

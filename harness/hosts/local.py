@@ -19,6 +19,7 @@ from harness.deadline import Deadline
 from harness.hosts import transfer
 from harness.hosts.host import Completed
 from harness.hosts.piped import GRACE
+from harness.hosts.piped import WINDOW
 from harness.hosts.piped import Piped
 
 
@@ -39,6 +40,7 @@ class LocalProcess(Piped):
         self._stdout = process.stdout
         self._stderr = process.stderr
         self._closed = False
+        self._ended = False
         os.set_blocking(self._stdin.fileno(), False)
         for pipe in (self._stdin, self._stdout):
             if hasattr(fcntl, "F_SETPIPE_SZ"):
@@ -59,8 +61,7 @@ class LocalProcess(Piped):
             try:
                 view = view[os.write(self._stdin.fileno(), view) :]
             except BlockingIOError:
-                if not _ready(self._stdin.fileno(), select.POLLOUT, deadline):
-                    raise TimeoutError(f"stdin took no data in {deadline!r}") from None
+                self._await_writable(deadline)
             except BrokenPipeError:
                 return
 
@@ -88,12 +89,28 @@ class LocalProcess(Piped):
         self._wait(GRACE)
         self._stdout.close()
 
+    def _await_writable(self, deadline: Deadline) -> None:
+        """Wait until stdin takes data, and keep what stdout has meanwhile."""
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        if not self._ended and self._held < WINDOW:
+            poll.register(self._stdout, select.POLLIN)
+        ready = poll.poll(deadline.remaining * 1000)
+        if not ready:
+            raise TimeoutError(f"stdin took no data in {deadline!r}")
+        if self._stdout.fileno() in (fd for fd, _ in ready):
+            self._keep(self._receive(deadline))
+
     def _receive(self, deadline: Deadline) -> bytes:
-        if self._stdout.closed:
+        if self._ended or self._stdout.closed:
             return b""
-        if not _ready(self._stdout.fileno(), select.POLLIN, deadline):
+        poll = select.poll()
+        poll.register(self._stdout, select.POLLIN)
+        if not poll.poll(deadline.remaining * 1000):
             raise TimeoutError(f"nothing on stdout in {deadline!r}")
-        return os.read(self._stdout.fileno(), _PIPE)
+        data = os.read(self._stdout.fileno(), _PIPE)
+        self._ended = not data
+        return data
 
     def _wait(self, seconds: float) -> int | None:
         try:
@@ -188,10 +205,3 @@ class LocalHost:
         """Let go of the machine; commands that were started end."""
         for process in list(self._started):
             process.close()
-
-
-def _ready(fd: int, event: int, deadline: Deadline) -> bool:
-    """Wait until `fd` is ready for `event` or at its end."""
-    poll = select.poll()
-    poll.register(fd, event)
-    return bool(poll.poll(deadline.remaining * 1000))

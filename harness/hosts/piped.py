@@ -13,11 +13,14 @@ from harness.errors import CommandFailed
 from harness.hosts.host import Completed
 
 
-__all__ = ["GRACE", "Piped", "Tail"]
+__all__ = ["GRACE", "WINDOW", "Piped", "Tail"]
 
 # Seconds a program gets to end by itself after its stdin was closed; a probe
 # that frees gigabytes needs a good part of one.
 GRACE = 2.0
+
+# Output that is kept while nobody reads it: a reply of a hundred rows of logits.
+WINDOW = 64 << 20
 
 _OUTPUT_LIMIT = 1 << 20
 _TAIL_LIMIT = 64 << 10
@@ -48,7 +51,8 @@ class Piped(ABC):
     """A running command; one thread at a time may use it.
 
     A program that has ended takes no more input: `write` drops it and `read`
-    shows the end.
+    shows the end. While `write` waits, up to 64 MiB of output are kept for `read`,
+    so a program that answers while it is fed does not wait for us.
     """
 
     def __init__(self) -> None:
@@ -94,8 +98,7 @@ class Piped(ABC):
             data = self._receive(deadline)
             if not data:
                 break
-            self._chunks.append(memoryview(data))
-            self._held += len(data)
+            self._keep(data)
         # Whole chunks are taken as they are: each byte is copied once.
         parts = []
         missing = min(size, self._held)
@@ -107,6 +110,18 @@ class Piped(ABC):
                 self._chunks.appendleft(chunk[missing:])
             missing -= len(parts[-1])
         return b"".join(parts)
+
+    def _keep(self, data: bytes) -> None:
+        self._chunks.append(memoryview(data))
+        self._held += len(data)
+
+    def _some(self, deadline: Deadline) -> bytes | memoryview:
+        """What is kept here, else what stdout has; empty at its end."""
+        if not self._chunks:
+            return self._receive(deadline)
+        chunk = self._chunks.popleft()
+        self._held -= len(chunk)
+        return chunk
 
     def errors(self) -> str:
         """The last 64 KiB of its stderr so far."""
@@ -122,13 +137,9 @@ class Piped(ABC):
         """
         output = bytearray()
         try:
-            view = memoryview(stdin)
-            # In pieces, taking output between them: a filter that answers while
-            # it is fed must not wait for us as we wait for it.
-            for start in range(0, len(view), _OUTPUT_LIMIT):
-                self.write(view[start : start + _OUTPUT_LIMIT], deadline)
+            self.write(stdin, deadline)
             self.end_input()
-            while data := self._receive(deadline):
+            while data := self._some(deadline):
                 output += data[: _OUTPUT_LIMIT - len(output)]
             status = self._wait(deadline.remaining)
             if status is None:

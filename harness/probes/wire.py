@@ -119,7 +119,9 @@ def read_frame(
     if not 2 <= length <= HEADER_BYTES:
         raise WireError("header of %d bytes" % length)
     try:
-        header = json.loads(_exactly(read, length).decode("utf-8"))
+        header = json.loads(
+            _exactly(read, length).decode("utf-8"), parse_constant=_no_constant
+        )
     except (ValueError, RecursionError):
         raise WireError("header is not JSON") from None
     if not isinstance(header, dict):
@@ -129,6 +131,10 @@ def read_frame(
         data = _exactly(read, size) if size else b""
         arrays[name] = np.frombuffer(data, dtype).reshape(shape)
     return header, arrays
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError("%s is not JSON" % text)
 
 
 def _exactly(read: Read, size: int) -> bytes:

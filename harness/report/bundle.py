@@ -7,12 +7,21 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from harness.errors import UsageFault
 
 
-__all__ = ["MANIFEST", "PAGE", "digest", "evidence_digest", "replace", "seal", "sums"]
+__all__ = [
+    "MANIFEST",
+    "PAGE",
+    "evidence_digest",
+    "manifest",
+    "replace",
+    "replace_all",
+    "sums",
+]
 
 MANIFEST = "MANIFEST.sha256"
 PAGE = "signoff.html"
@@ -28,23 +37,36 @@ def digest(path: Path) -> str:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the former one or the new one.
+    """Write one file, see `replace_all`."""
+    replace_all(path.parent, {path.name: content})
+
+
+def replace_all(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files so that a reader sees the former ones or the new ones.
+
+    All are written out before the first takes its place, so a full disk changes
+    nothing.
 
     :raises OSError: nothing was changed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    written: dict[str, str] = {}
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-            # mkstemp gives 0600; the page is for everyone the folder is for.
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(name, path)
+        for name, content in contents.items():
+            handle, scratch = tempfile.mkstemp(dir=folder, prefix=f".{name}.")
+            written[scratch] = name
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                # mkstemp gives 0600; the page is for all who may read the folder.
+                os.fchmod(file.fileno(), 0o644)
+        for scratch, name in written.items():
+            os.replace(scratch, folder / name)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
+        for scratch in written:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
         raise
 
 
@@ -78,12 +100,12 @@ def sums(folder: Path) -> dict[str, str]:
     return {name: digest(folder / name) for name in files(folder) if name != MANIFEST}
 
 
-def manifest(of: dict[str, str]) -> bytes:
+def manifest(of: Mapping[str, str]) -> bytes:
     """The manifest's bytes, as `sha256sum` writes and checks them."""
     return "".join(f"{of[name]}  {name}\n" for name in sorted(of)).encode()
 
 
-def evidence_digest(of: dict[str, str]) -> str:
+def evidence_digest(of: Mapping[str, str]) -> str:
     """sha256 over the manifest lines of all files but the page.
 
     The page cannot hold the digest of a manifest that holds the page's own; this
@@ -91,14 +113,3 @@ def evidence_digest(of: dict[str, str]) -> str:
     """
     lines = {name: value for name, value in of.items() if name != PAGE}
     return hashlib.sha256(manifest(lines)).hexdigest()
-
-
-def seal(folder: Path) -> str:
-    """Write `MANIFEST.sha256` over every file of the run folder.
-
-    :returns: sha256 of the manifest itself: the bundle digest.
-    :raises UsageFault: the folder holds something that cannot be sealed.
-    """
-    content = manifest(sums(folder))
-    replace(folder / MANIFEST, content)
-    return hashlib.sha256(content).hexdigest()

@@ -78,7 +78,7 @@ def changes(doc: Doc, before: Doc) -> dict[str, Any]:
         if len(names) > 4:
             parts.append(f"{len(names) - 4} more changes of what was tested")
     if drifts:
-        parts.append(f"{len(drifts)} closer to the limit or further from it")
+        parts.append(f"drift in {', '.join(row.what[:3] for row in drifts)}")
     return {
         "previous": before["run"]["id"],
         "summary": "; ".join(parts) + ".",
@@ -125,7 +125,10 @@ def _drifts(before: Doc, doc: Doc) -> Iterator[Change]:
     """Requirements whose tightest measurement moved towards its limit, or away."""
     then = before["requirements"]
     for id, entry in _required(doc):
+        other = then.get(id, {})
+        if {entry["status"], other.get("status")} != {"PASS"}:
+            continue  # that is no drift, and said above
         now = (entry.get("tightest") or {}).get("used")
-        was = (then.get(id, {}).get("tightest") or {}).get("used")
+        was = (other.get("tightest") or {}).get("used")
         if now is not None and was is not None and abs(now - was) > DRIFT:
             yield Change(f"{id} limit used", f"{was:.0%}", f"{now:.0%}")

@@ -42,10 +42,9 @@ MARKS = {
 }
 OTHER = ("s", "#44505e")
 INK, SOFT, LINES = "#16191d", "#59616b", "#cfd4da"
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["Helvetica Neue", "Helvetica", "Arial", "Liberation Sans"]
-    + ["DejaVu Sans"],
+    "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
     "font.size": 7.5,
     "svg.fonttype": "none",
     # A board's name is no formula.
@@ -59,6 +58,8 @@ STYLE = {
     "xtick.color": SOFT,
     "ytick.color": INK,
     "ytick.major.size": 0,
+    # A mark at the left edge stays clear of its label.
+    "ytick.major.pad": 7,
 }
 
 
@@ -94,12 +95,13 @@ def _draw(salt: str, height: float, paint: Callable[[Any], None]) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Canvas
 
-    matplotlib.set_loglevel("error")  # a missing font is the reader's choice
+    matplotlib.set_loglevel("ERROR")  # a missing font is the reader's choice
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": salt}):
         canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
         paint(canvas)
         out = io.StringIO()
-        FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None, "Creator": None})
+        FigureCanvasSVG(canvas)
+        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -231,7 +233,9 @@ def _states(rows: Sequence[Row]) -> Figure | None:
         panels = canvas.subplots(1, len(STATES), sharey=True)
         for axes, (requirement, text) in zip(panels, STATES.items(), strict=True):
             _lines(axes, list(groups))
-            axes.set_title(f"{requirement}  {text}", fontsize=7.5, color=INK, loc="left")
+            axes.set_title(
+                f"{requirement}  {text}", fontsize=7.5, color=INK, loc="left"
+            )
             for line, part in enumerate(groups.values()):
                 mine = [row for row in part if requirement in row["requirements"]]
                 for index, row in enumerate(mine):
@@ -311,12 +315,14 @@ def _scales(rows: Sequence[Row]) -> Figure | None:
         axes.set_xlim(-reach, reach)
         ticks = range(-int(reach), int(reach) + 1)
         axes.set_xticks(ticks, [f"{k:+d}\u2009\u03b8" if k else "right" for k in ticks])
-        axes.set_xlabel(f"distance from the right scale in product margins \u03b8 = {thetas}")
+        axes.set_xlabel(
+            f"distance from the right scale in product margins \u03b8 = {thetas}"
+        )
 
     tall = max(len(part) for part in groups.values())
     return Figure(
         _draw("scales", 0.4 + max(LINE, 0.07 * tall + 0.05) * len(groups), paint),
-        "Scale of the adapter's effect against the reference's, with its 90 % interval; "
+        "Scale of the adapter's effect against the reference's with its 90 % interval; "
         "the band is the product margin. A check passes when the whole interval lies "
         f"inside. A number at the edge is a scale beyond the axis.{more}",
     )

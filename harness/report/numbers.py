@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "duration",
+    "kind",
     "limit",
     "moment",
     "number",
@@ -97,10 +98,10 @@ def share(used: float | None) -> str:
 
 
 def passed(counts: Mapping[str, int] | None) -> str:
-    """`38 of 40`, or `40` when all of them passed."""
+    """`38 of 40`, or `40` when all passed; what a platform lacks does not count."""
     if not counts:
         return ""
-    total = sum(counts.values())
+    total = sum(counts.values()) - counts.get("SKIP", 0)
     good = counts.get("PASS", 0)
     return str(total) if good == total else f"{good} of {total}"
 
@@ -133,9 +134,16 @@ def moment(stamp: str) -> str:
     return f"{at:%Y-%m-%d %H:%M} {at.tzname() or ''}".rstrip()
 
 
+def kind(environment: Mapping[str, Any] | None) -> str:
+    """What a board is: `simulated`, `hardware`, or `not reached`."""
+    if not environment:
+        return "not reached"
+    return "simulated" if environment.get("simulated") else "hardware"
+
+
 def plain(x: object) -> str:
     """A recorded fact as text: a dash for what is absent, `yes` and `no`."""
-    if x is None or x == "" or x == [] or x == {}:
+    if x is None or x in ("", [], {}):
         return NOTHING
     if isinstance(x, bool):
         return "yes" if x else "no"

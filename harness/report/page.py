@@ -17,6 +17,7 @@ from harness.report.document import severity
 from harness.report.figures import Figure
 from harness.report.numbers import NOTHING
 from harness.report.numbers import duration
+from harness.report.numbers import kind
 from harness.report.numbers import limit
 from harness.report.numbers import moment
 from harness.report.numbers import passed
@@ -46,9 +47,10 @@ WORDS = {
     "PASS": "passed",
     "FAIL": "failed",
     "INCONCLUSIVE": "inconclusive",
-    "ERROR": "errors of the lab",
-    "SKIP": "not supported",
+    "ERROR": "lab errors",
+    "SKIP": "skipped",
 }
+
 
 def slug(word: object) -> str:
     """A class name made of letters and hyphens only."""
@@ -148,6 +150,7 @@ def _first(doc: Mapping[str, Any]) -> dict[str, Any]:
         "adapters": adapters[:FIRST_ADAPTERS],
         "more": f"{'; '.join(more)}." if more else "",
         "failures": failures[:FIRST_FAILURES],
+        "failed": [row for row in doc["failures"] if row["status"] != "MISS"],
         "failures_more": max(0, len(failures) - FIRST_FAILURES),
         "closest": doc["closest_calls"][:FIRST_CALLS],
         "controls_found": found,
@@ -155,12 +158,34 @@ def _first(doc: Mapping[str, Any]) -> dict[str, Any]:
         "simulated": [
             name for name, e in doc["environment"].items() if e.get("simulated")
         ],
-        "faults": [
-            (name, e["fault"])
-            for name, e in doc["environment"].items()
-            if e.get("fault")
-        ],
+        "faults": list(
+            dict.fromkeys(
+                str(e["fault"]) for e in doc["environment"].values() if e.get("fault")
+            )
+        ),
+        "controls": _controls(doc),
     }
+
+
+def _controls(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Controls of one name on one board as one line, what was missed first."""
+    grouped: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(doc["controls"], key=lambda row: bool(row["found"])):
+        entry = grouped.setdefault(
+            (row["name"], row["board"]),
+            {
+                "name": row["name"],
+                "board": row["board"],
+                "reason": row["reason"],
+                "adapters": [],
+                "count": 0,
+                "found": 0,
+            },
+        )
+        entry["adapters"].append(row["adapter"])
+        entry["count"] += 1
+        entry["found"] += bool(row["found"])
+    return list(grouped.values())
 
 
 def _clean(part: Any) -> Any:
@@ -206,6 +231,7 @@ def render(
         duration=duration,
         flat=flat,
         half=half,
+        kind=kind,
         limit=limit,
         model_digest=model_digest,
         moment=moment,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.report.document import obstacles
+from harness.report.numbers import kind
 from harness.report.numbers import limit
 from harness.report.numbers import passed
 from harness.report.numbers import printable
@@ -20,7 +25,7 @@ from harness.report.numbers import value
 from harness.report.numbers import visible
 
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "on"]
 
 # Lines of each kind; the page has all of them.
 MOST_ADAPTERS = 16
@@ -36,6 +41,23 @@ STYLES = {
     "ERROR": "magenta",
     "MISS": "magenta",
 }
+
+
+@contextlib.contextmanager
+def on(out: Console | pytest.TerminalReporter) -> Iterator[Console]:
+    """A console that prints to `out`, pytest's own way where it is pytest's."""
+    if isinstance(out, Console):
+        yield out
+        return
+    writer = out.config.get_terminal_writer()
+    text = io.StringIO()
+    yield Console(
+        file=text,
+        width=writer.fullwidth,
+        force_terminal=writer.hasmarkup,
+        no_color=not writer.hasmarkup,
+    )
+    out.write(text.getvalue())
 
 
 class Terminal:
@@ -58,15 +80,18 @@ class Terminal:
         :param bundle: digest of the manifest, to be copied onto the signed page.
         """
         style = STYLES.get(doc["verdict"], "bold")
-        self._print(self._text(doc["verdict"], style), self._text(doc["reason"]))
+        verdict = self._text(doc["verdict"], style)
+        self._console.print(
+            Text("  ").join([verdict, self._text(doc["reason"])]), highlight=False
+        )
         self._matrix(doc)
         self._failures(doc)
         self._calls(doc)
         self._counts(doc)
         if page is not None:
-            self._print(self._text("page    ", "dim"), self._text(page))
+            self._print(Text("page  ", "dim"), self._text(page))
         if bundle:
-            self._print(self._text("bundle  ", "dim"), self._text(f"sha256:{bundle}"))
+            self._print(Text("bundle", "dim"), self._text(f"sha256:{bundle}"))
 
     def _text(self, words: object, style: str = "") -> Text:
         """One line of foreign text, in letters that the terminal has."""
@@ -75,26 +100,25 @@ class Terminal:
         return Text(line.encode(codec, "replace").decode(codec), style)
 
     def _print(self, *parts: Text) -> None:
-        self._console.print(Text("  ").join(parts), highlight=False)
+        """One line, however long: the terminal wraps it, a path stays whole."""
+        self._console.print(Text(" ").join(parts), highlight=False, soft_wrap=True)
 
     def _table(self, *heads: str) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for head in heads:
-            # A terminal has a width to keep to, a log has not.
+        """A table whose first column alone gives way on a narrow terminal."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+        for index, head in enumerate(heads):
             table.add_column(
-                self._text(head, "dim"),
-                header_style="",
-                no_wrap=self._console.is_terminal,
-                overflow="ellipsis" if self._console.is_terminal else "fold",
+                self._text(head, "dim"), no_wrap=index > 0, overflow="fold"
             )
         return table
 
-    def _section(self, title: str, table: Table, left: int = 0) -> None:
+    def _title(self, title: str) -> None:
         self._console.print()
         self._console.print(Text(title, "bold"))
-        self._console.print(table)
-        if left > 0:
-            self._console.print(Text(f"and {left} more on the page", "dim"))
+
+    def _left(self, count: int) -> None:
+        if count > 0:
+            self._console.print(Text(f"and {count} more on the page", "dim"))
 
     def _cell(self, entry: Mapping[str, Any] | None) -> Text:
         if not entry:
@@ -107,14 +131,9 @@ class Terminal:
         boards: Sequence[str] = list(doc["boards"])
         if not boards:
             return
-        environment = doc["environment"]
-        kinds = [
-            "simulated" if environment.get(name, {}).get("simulated") else "hardware"
-            for name in boards
-        ]
-        table = self._table(
-            "", *(f"{name} ({kind})" for name, kind in zip(boards, kinds, strict=True))
-        )
+        kinds = (kind(doc["environment"].get(name)) for name in boards)
+        heads = (f"{name} ({word})" for name, word in zip(boards, kinds, strict=True))
+        table = self._table("", *heads)
         for adapter in doc["adapters"][:MOST_ADAPTERS]:
             cells = [self._cell(adapter["boards"].get(name)) for name in boards]
             table.add_row(self._text(adapter["name"]), *cells)
@@ -126,24 +145,27 @@ class Terminal:
             Text("board as a whole"),
             *(self._text(word, STYLES.get(word, "")) for word in verdicts),
         )
-        self._section(
-            "Adapters on boards", table, len(doc["adapters"]) - MOST_ADAPTERS
-        )
+        self._title("Adapters on boards")
+        self._console.print(table)
+        self._left(len(doc["adapters"]) - MOST_ADAPTERS)
 
     def _failures(self, doc: Mapping[str, Any]) -> None:
         rows = obstacles(doc)
         if not rows:
             return
-        table = self._table("", "", "", "reason")
+        self._title("Against a release")
         for row in rows[:MOST_FAILURES]:
-            who = " ".join([row["board"], *row["adapters"]])
-            table.add_row(
+            more = f"({row['count']} checks)" if row["count"] > 1 else ""
+            self._print(
                 self._text(row["status"], STYLES.get(row["status"], "")),
-                self._text(row["requirement"]),
-                self._text(f"{who} ({row['count']})" if row["count"] > 1 else who),
-                self._text(row["reason"]),
+                self._text(f"{row['requirement']} {row['board']}".strip(), "bold"),
+                self._text(" ".join([*row["adapters"], more])),
             )
-        self._section("Against a release", table, len(rows) - MOST_FAILURES)
+            reason = self._text(row["reason"])
+            if self._console.is_terminal:
+                reason.truncate(self._console.width - 5, overflow="ellipsis")
+            self._print(Text("   "), reason)
+        self._left(len(rows) - MOST_FAILURES)
 
     def _calls(self, doc: Mapping[str, Any]) -> None:
         if not doc["closest_calls"]:
@@ -159,7 +181,8 @@ class Terminal:
                 self._text(share(row["used"])),
                 self._text(visible(row)),
             )
-        self._section("Closest calls", table)
+        self._title("Closest calls")
+        self._console.print(table)
 
     def _counts(self, doc: Mapping[str, Any]) -> None:
         found = sum(bool(row["found"]) for row in doc["controls"])

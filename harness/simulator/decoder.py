@@ -17,18 +17,15 @@ from typing import Tuple
 
 import numpy as np
 
+from .precision import Precision
+
 
 __all__ = [
     "LINEARS",
     "Architecture",
-    "Bf16",
     "Block",
-    "Float32",
     "Head",
-    "Precision",
     "Rope",
-    "bf16_bits",
-    "bf16_values",
 ]
 
 LINEARS = (
@@ -46,61 +43,6 @@ Branch = Callable[[np.ndarray, str], Optional[np.ndarray]]
 
 x float32 `[n, in]`, module one of `LINEARS`, output float32 `[n, out]`.
 """
-
-
-class Precision:
-    """The arithmetic of a device: what happens to the result of each operation."""
-
-    name = ""
-
-    def round(self, x: np.ndarray) -> np.ndarray:
-        """Round a freshly computed float32 array in place, and return it."""
-        raise NotImplementedError
-
-
-class Float32(Precision):
-    """Exact float32: results stay as they are."""
-
-    name = "f32"
-
-    def round(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-
-class Bf16(Precision):
-    """bf16 with float32 accumulation: results rounded to nearest, ties to even."""
-
-    name = "bf16"
-
-    def round(self, x: np.ndarray) -> np.ndarray:
-        # A NaN survives: on a device its low half is zero already, so the sum
-        # cannot carry into the sign.
-        bits = x.view(np.uint32)
-        carry = bits >> _HALF
-        carry &= _ONE
-        carry += _BELOW
-        bits += carry
-        bits &= _UPPER
-        return x
-
-
-_HALF = np.uint32(16)
-_ONE = np.uint32(1)
-_BELOW = np.uint32(0x7FFF)
-_UPPER = np.uint32(0xFFFF0000)
-
-
-def bf16_bits(x: np.ndarray) -> np.ndarray:
-    """float32 of any shape -> the bits of the nearest bf16, uint16; NaN stays NaN."""
-    x = np.array(x, np.float32)
-    nan = np.isnan(x)
-    x[nan] = np.float32(np.nan)
-    return (Bf16().round(x).view(np.uint32) >> _HALF).astype(np.uint16)
-
-
-def bf16_values(bits: np.ndarray) -> np.ndarray:
-    """uint16 bits of bf16 -> float32 of the same shape."""
-    return (bits.astype(np.uint32) << _HALF).view(np.float32)
 
 
 @dataclass(frozen=True)
@@ -189,6 +131,7 @@ class Block:
     ) -> None:
         a = self._architecture = architecture
         self._precision = precision
+        self._out = {m: a.width(m)[1] for m in LINEARS}
         # Linears that share their input are one product; columns stay apart.
         self._qkv = _side_by_side(weights, LINEARS[:3])
         self._gate_up = _side_by_side(weights, LINEARS[4:6])
@@ -265,7 +208,7 @@ class Block:
         y = rounded(x @ weight)
         start = 0
         for module in modules:
-            end = start + self._architecture.width(module)[1]
+            end = start + self._out[module]
             part = y[:, start:end]
             delta = branch(x, module)
             # A zero branch still makes +0 of -0, as adding it would.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -52,8 +53,13 @@ class Bench:
     def equal(
         self, observed: object, expected: object, name: str = "fact", unit: str = ""
     ) -> Judgement:
-        """An exact fact: text, a count, a digest; JSON values only."""
-        statistics = {"observed": observed, "expected": expected}
+        """An exact fact: text, a count, a digest; compared as JSON values.
+
+        :raises TypeError: no JSON value.
+        :raises ValueError: NaN or infinity, which are equal to nothing.
+        """
+        pair = {"observed": observed, "expected": expected}
+        statistics = json.loads(json.dumps(pair, allow_nan=False))
         return self._judge("equal", name, statistics, {"unit": unit})
 
     def zero(self, count: int, name: str = "count") -> Judgement:

@@ -182,7 +182,7 @@ def decide_ratio(
     return Decision(
         Outcome.INCONCLUSIVE,
         measurement,
-        f"{text}, but {count} prompts leave it between {digits(measurement.low or 0)} "
+        f"{text}, but {count} prompt{'s' * (count > 1)} leave it between {digits(measurement.low or 0)} "
         f"and {digits(measurement.high or 0)}; {where}",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
@@ -93,7 +94,11 @@ def decide_scale(
         worst=_worst(
             statistics["prompts"], 1 + cross / np.maximum(effects, 1e-300), expected
         ),
-        meaningless=residual > MEANINGLESS,
+        blind=lambda _: (
+            "the delta points elsewhere, so its scale means nothing"
+            if residual > MEANINGLESS
+            else ""
+        ),
     )
 
 
@@ -121,7 +126,12 @@ def decide_gain(
         source=f"+- {margin:g}: {math.expm1(margin):.1%} of perplexity",
         note=f"the reference gains {reference:.3g} nat/token",
         worst=_worst(statistics["prompts"], off / tokens, 0.0),
-        meaningless=False,
+        blind=lambda visible: (
+            f"a missing adapter would change the gain by {digits(abs(reference))}, "
+            f"less than what can be seen"
+            if abs(reference) < visible
+            else ""
+        ),
     )
 
 
@@ -134,12 +144,13 @@ def _decide(
     source: str,
     note: str,
     worst: str,
-    meaningless: bool,
+    blind: Callable[[float], str],
 ) -> Decision:
-    """Apply the equivalence test and put it into words."""
-    outcome = window.outcome(estimate)
-    if meaningless and outcome is Outcome.PASS:
-        outcome = Outcome.INCONCLUSIVE
+    """Apply the equivalence test and put it into words.
+
+    :param blind: why a PASS would show nothing, given the smallest visible fault;
+        empty when it does show something.
+    """
     value, half = estimate.value, estimate.half_width(ALPHA_PASS)
     bounded = math.isfinite(half)
     limit = window.target + math.copysign(window.margin, value - window.target)
@@ -160,16 +171,24 @@ def _decide(
         f"{name} {digits(value, limit)} +- {digits(half)}, limit {digits(limit, value)}"
         f" ({source}); {note}"
     )
+    outcome = window.outcome(estimate)
     if outcome is Outcome.FAIL:
-        text += f"; farthest prompt {worst}"
-    elif outcome is Outcome.INCONCLUSIVE and meaningless:
-        text += "; the delta points elsewhere, so its scale means nothing"
-    elif outcome is Outcome.INCONCLUSIVE:
-        text += (
-            f"; the effect is too small for {estimate.prompts} prompts, about "
-            f"{prompts_needed(estimate, window.margin)} would do"
-        )
+        return Decision(outcome, measurement, f"{text}; farthest prompt {worst}")
+    if outcome is Outcome.INCONCLUSIVE:
+        text += f"; {_more(estimate, window.margin)}"
+    elif why := blind(visible):
+        return Decision(Outcome.INCONCLUSIVE, measurement, f"{text}; {why}")
     return Decision(outcome, measurement, text)
+
+
+def _more(estimate: Estimate, margin: float) -> str:
+    """What it would take to decide."""
+    if not math.isfinite(estimate.error):
+        return "one prompt alone has no standard error, give two or more with an effect"
+    needed = prompts_needed(estimate, margin)
+    if needed <= estimate.prompts:
+        return "too near the margin to decide"
+    return f"{estimate.prompts} prompts do not decide, about {needed} would"
 
 
 def _known(noise: Any, weights: np.ndarray) -> float:

@@ -51,7 +51,7 @@ def compare_states(expected: Scores, observed: Scores) -> dict[str, Any]:
         "prompts": [p.name for p in prompts],
         "rows": prompts.rows,
         "differing": int(differing.sum()),
-        "digests": [expected.digest, observed.digest],
+        "digest": expected.digest,
     }
     if not differing.any():
         zeros = [0.0] * len(prompts)
@@ -63,6 +63,7 @@ def compare_states(expected: Scores, observed: Scores) -> dict[str, Any]:
     token = int(np.abs(a - b).argmax())
     return {
         **statistics,
+        "observed_digest": observed.digest,
         "error": per_prompt(prompts, between.error).tolist(),
         "norm": per_prompt(prompts, between.norm).tolist(),
         "first": {

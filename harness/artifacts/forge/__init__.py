@@ -7,7 +7,9 @@ from harness.artifacts.forge.damaged import damaged
 from harness.artifacts.forge.equivalent import Equivalent
 from harness.artifacts.forge.equivalent import equivalents
 from harness.artifacts.forge.wrong import Wrong
+from harness.artifacts.forge.wrong import amplified
 from harness.artifacts.forge.wrong import controls
+from harness.artifacts.forge.wrong import foreign
 from harness.artifacts.forge.wrong import only
 from harness.artifacts.forge.wrong import probes
 from harness.artifacts.forge.wrong import wrongs
@@ -17,9 +19,11 @@ __all__ = [
     "Damaged",
     "Equivalent",
     "Wrong",
+    "amplified",
     "controls",
     "damaged",
     "equivalents",
+    "foreign",
     "only",
     "probes",
     "wrongs",

@@ -277,7 +277,8 @@ def _patterned(source: Draft, reserved: int) -> dict[str, Any]:
     fields = source.fields()
     ranks = {part.rank for part in source.parts.values()}
     alphas = [abs(part.alpha) for part in source.parts.values()]
-    fields["r"] = next(r for r in range(reserved, 0, -1) if r not in ranks)
+    spare = (r for r in range(reserved, 0, -1) if r not in ranks)
+    fields["r"] = next(spare, reserved + 1)
     fields["lora_alpha"] = number(4 * max(alphas) + 1)
     fields["rank_pattern"] = {p: q.rank for p, q in source.parts.items()}
     fields["alpha_pattern"] = {p: number(q.alpha) for p, q in source.parts.items()}

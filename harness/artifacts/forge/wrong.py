@@ -21,7 +21,7 @@ from harness.artifacts.model import place_of
 from harness.errors import UsageFault
 
 
-__all__ = ["Wrong", "controls", "only", "probes", "wrongs"]
+__all__ = ["Wrong", "amplified", "controls", "foreign", "only", "probes", "wrongs"]
 
 # Missing, a quarter (alpha/32 for alpha/8), twice, and a small error that a bf16
 # board must still show (its margin on the scale is 1 %).
@@ -79,6 +79,25 @@ def controls(adapter: Adapter, reserved_rank: int) -> list[Wrong]:
     return list(kinds.values())
 
 
+def foreign(adapter: Adapter, target: Path) -> Path:
+    """Write the adapter as one of another base of equal shapes would be (R41).
+
+    :raises UsageFault: the adapter is not sound; `target` is not empty.
+    """
+    return _foreign(Draft.of(adapter)).make(target)
+
+
+def amplified(adapter: Adapter, gain: float, target: Path) -> Path:
+    """Write the adapter with every B times a power of two.
+
+    :raises UsageFault: the adapter is not sound; `target` is not empty.
+    :raises ValueError: `gain` is no power of two, so B would be rounded.
+    """
+    _check_gain(gain)
+    source = Draft.of(adapter)
+    return source.each(lambda path, q: replace(q, b=times(q.b, gain))).write(target)
+
+
 def only(adapter: Adapter, path: str, gain: float = 1.0) -> Wrong:
     """One module, B times a power of two, every other module left out (R22).
 
@@ -96,8 +115,7 @@ def probes(adapter: Adapter, gain: float = 1.0) -> Iterator[Wrong]:
 
 
 def _only(source: Draft, path: str, gain: float) -> Wrong:
-    if gain <= 0 or np.frexp(gain)[0] != 0.5:
-        raise ValueError(f"gain {gain} is no power of two")
+    _check_gain(gain)
     if path not in source.parts:
         raise UsageFault(f"the adapter has no module {path!r}")
     part = source.parts[path]
@@ -110,6 +128,11 @@ def _only(source: Draft, path: str, gain: float) -> Wrong:
         frozenset(source.parts) - ({path} if gain == 1 else set()),
         source.on({path: amplified}),
     )
+
+
+def _check_gain(gain: float) -> None:
+    if gain <= 0 or np.frexp(gain)[0] != 0.5:
+        raise ValueError(f"gain {gain} is no power of two")
 
 
 def _scaled(source: Draft, reserved: int) -> Iterator[Wrong]:
@@ -206,18 +229,17 @@ def _moved(source: Draft) -> Iterator[Wrong]:
     for one, two in PAIRS:
         swapped = _swapped(parts, one, two)
         yield _of(source, f"swapped-{one}-{two}", f"{one} and {two} swapped", swapped)
-    foreign = {
-        p: replace(q, a=_axes(q.a, 1), b=_axes(q.b, 0)) for p, q in parts.items()
+    yield _foreign(source)
+
+
+def _foreign(source: Draft) -> Wrong:
+    """Input and output spaces turned: norms stay, directions mean nothing here."""
+    turned = {
+        p: replace(q, a=_axes(q.a, 1), b=_axes(q.b, 0)) for p, q in source.parts.items()
     }
-    yield _of(
-        replace(
-            source,
-            config={**source.config, "base_model_name_or_path": "another/base"},
-        ),
-        "foreign",
-        "an adapter of another base of equal shapes",
-        foreign,
-    )
+    config = {**source.config, "base_model_name_or_path": "another/base"}
+    fault = "an adapter of another base of equal shapes"
+    return _of(replace(source, config=config), "foreign", fault, turned)
 
 
 def _of(source: Draft, name: str, fault: str, parts: Mapping[str, Part]) -> Wrong:

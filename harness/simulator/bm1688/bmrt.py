@@ -27,7 +27,7 @@ __all__ = ["BmrtError", "Memory", "Net", "Runtime", "Tensor"]
 
 # Status codes of the vendor's library (bm_status_t).
 FAILURE, PARAM, NOMEM, DATA, BUSY = 2, 4, 5, 6, 7
-# An 8 GB module leaves the NPU heap about this much.
+# Room for a 2B model in bf16 with its slots; no verdict depends on it.
 TOTAL = 5 << 30
 
 

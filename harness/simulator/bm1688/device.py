@@ -11,7 +11,7 @@ from typing import Optional
 
 import numpy as np
 
-from ..decoder import Precision
+from ..precision import Precision
 from .memory import Piece
 
 

@@ -8,7 +8,7 @@ from typing import Tuple
 
 import numpy as np
 
-from ..decoder import bf16_values
+from ..precision import bf16_values
 from .modelfile import ALIGN
 
 

@@ -12,15 +12,15 @@ from typing import Tuple
 import numpy as np
 
 from ..decoder import LINEARS
-from ..decoder import Bf16
 from ..decoder import Block
 from ..decoder import Branch
-from ..decoder import Float32
 from ..decoder import Head
-from ..decoder import Precision
 from ..decoder import Rope
-from ..decoder import bf16_bits
-from ..decoder import bf16_values
+from ..precision import Bf16
+from ..precision import Float32
+from ..precision import Precision
+from ..precision import bf16_bits
+from ..precision import bf16_values
 from .device import Device
 from .device import Where
 from .memory import Pair

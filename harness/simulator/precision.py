@@ -1,0 +1,63 @@
+"""The arithmetic of a device, on float32 arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+__all__ = ["Bf16", "Float32", "Precision", "bf16_bits", "bf16_values"]
+
+
+class Precision:
+    """The arithmetic of a device: what happens to the result of each operation."""
+
+    name = ""
+
+    def round(self, x: np.ndarray) -> np.ndarray:
+        """Round a freshly computed float32 array in place, and return it."""
+        raise NotImplementedError
+
+
+class Float32(Precision):
+    """Exact float32: results stay as they are."""
+
+    name = "f32"
+
+    def round(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+
+class Bf16(Precision):
+    """bf16 with float32 accumulation: results rounded to nearest, ties to even."""
+
+    name = "bf16"
+
+    def round(self, x: np.ndarray) -> np.ndarray:
+        # A NaN survives: on a device its low half is zero already, so the sum
+        # cannot carry into the sign.
+        bits = x.view(np.uint32)
+        carry = bits >> _HALF
+        carry &= _ONE
+        carry += _BELOW
+        bits += carry
+        bits &= _UPPER
+        return x
+
+
+_HALF = np.uint32(16)
+_ONE = np.uint32(1)
+_BELOW = np.uint32(0x7FFF)
+_UPPER = np.uint32(0xFFFF0000)
+
+
+def bf16_bits(x: np.ndarray) -> np.ndarray:
+    """float32 of any shape -> the bits of the nearest bf16, uint16; NaN stays NaN."""
+    x = np.array(x, np.float32)
+    nan = np.isnan(x)
+    x[nan] = np.float32(np.nan)
+    return (Bf16().round(x).view(np.uint32) >> _HALF).astype(np.uint16)
+
+
+def bf16_values(bits: np.ndarray) -> np.ndarray:
+    """uint16 bits of bf16 -> float32 of the same shape."""
+    return (bits.astype(np.uint32) << _HALF).view(np.float32)

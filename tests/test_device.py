@@ -1,0 +1,243 @@
+"""A board in a suite's hands, whatever the scope of its switch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from local_board import ADAPTERS
+from local_board import CRASH
+from local_board import LocalBoard
+from local_board import convert
+
+from harness.errors import RuntimeDied
+from harness.errors import RuntimeRefused
+from harness.golden.prompts import Prompt
+from harness.golden.prompts import PromptSet
+from harness.runtimes.device import Device
+
+
+PROMPTS = PromptSet(
+    (
+        Prompt("one", "d", tuple(range(5, 25)), tuple(range(30, 40))),
+        Prompt("two", "d", (7,), (9, 8, 7)),
+        Prompt("three", "d", tuple(range(100, 150)), (3,)),
+    )
+)
+
+
+class SessionScoped:
+    """A runtime whose sessions each have an adapter of their own.
+
+    A row of logits is the content of the adapter times its scale, and how many
+    tokens the session holds.
+    """
+
+    identity = capabilities = None
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, str] = {}
+        self.sessions: list[Any] = []
+        self.starts = 1
+
+    def load(self, artifact: str, name: str) -> None:
+        if artifact.endswith("unloadable"):
+            raise RuntimeRefused("cannot be loaded", vendor_code="-1")
+        self.loaded[name] = artifact
+
+    def unload(self, name: str) -> None:
+        del self.loaded[name]
+
+    def session(self) -> Any:
+        self.sessions.append(_Session(self))
+        return self.sessions[-1]
+
+    def adapters(self) -> dict[str, float]:
+        active = [s.active for s in self.sessions if s.active]
+        return {name: scale for name, scale in active}
+
+    def restart(self) -> None:
+        self.__init__()  # type: ignore[misc]
+        self.starts += 1
+
+
+class _Session:
+    def __init__(self, runtime: SessionScoped) -> None:
+        self.runtime = runtime
+        self.active: tuple[str, float] | None = None
+        self.held = 0
+
+    def activate(self, name: str, scale: float = 1.0) -> None:
+        if self.runtime.loaded[name].endswith("unfit"):
+            raise RuntimeRefused("does not fit", vendor_code="-2")
+        self.active = (name, scale)
+
+    def deactivate(self) -> None:
+        self.active = None
+
+    def reset(self) -> None:
+        self.held = 0
+
+    def score(
+        self, prompt: Sequence[int], continuation: Sequence[int], phase: str
+    ) -> np.ndarray:
+        effect = 0.0
+        if self.active:
+            name, scale = self.active
+            effect = len(self.runtime.loaded[name]) * scale
+        row = [effect, self.held, phase == "decode"]
+        self.held += len(prompt) + len(continuation)
+        return np.array([row] * len(continuation), np.float32)
+
+
+@pytest.fixture
+def runtime() -> SessionScoped:
+    return SessionScoped()
+
+
+@pytest.fixture
+def device(runtime: SessionScoped) -> Device:
+    store = SimpleNamespace(put_folder=lambda folder: f"store/{folder.name}")
+    return Device(runtime, store)  # type: ignore[arg-type]
+
+
+def effect(device: Device) -> float:
+    logits = device.fresh().score(PROMPTS).logits
+    assert not logits[:, 1:].any()  # from an empty cache, each of them
+    assert len(set(logits[:, 0])) == 1
+    return float(logits[0, 0])
+
+
+def test_session_scope(device: Device, runtime: SessionScoped) -> None:
+    assert effect(device) == 0
+    device.apply(Path("abc"))
+    assert effect(device) == len("store/abc")
+    device.apply(Path("abcdef"), scale=0.5, name="abc")
+    assert effect(device) == len("store/abcdef") / 2
+    assert device.reported() == {"abc": 0.5}
+    device.clear()
+    assert effect(device) == 0
+    device.apply(Path("abc"))
+    device.restart()
+    assert effect(device) == 0
+    assert runtime.starts == 2
+
+
+@pytest.mark.parametrize("bad", ["unfit", "unloadable"])
+@pytest.mark.parametrize("name", ["good", "other"])
+def test_after_a_refusal_all_is_as_before(
+    device: Device, runtime: SessionScoped, bad: str, name: str
+) -> None:
+    device.apply(Path("good"))
+    before, loaded = effect(device), dict(runtime.loaded)
+    with pytest.raises(RuntimeRefused):
+        device.apply(Path(bad), name=name)
+    assert effect(device) == before
+    assert runtime.loaded == loaded
+    device.apply(Path("better"), name=name)
+    assert effect(device) == len("store/better")
+
+
+def test_a_first_adapter_that_is_refused_is_forgotten(
+    device: Device, runtime: SessionScoped
+) -> None:
+    with pytest.raises(RuntimeRefused):
+        device.apply(Path("unfit"))
+    assert runtime.loaded == {}
+    device.clear()
+    assert effect(device) == 0
+
+
+def test_scoring_in_decode(device: Device) -> None:
+    assert device.fresh("decode").score(PROMPTS).logits[:, 2].all()
+
+
+# On the simulated board
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBoard]:
+    folder = tmp_path_factory.mktemp("device")
+    board = LocalBoard(folder / "board", convert(folder / "model.bin"))
+    yield board
+    board.host.close()
+
+
+@pytest.fixture(scope="module")
+def real(board: LocalBoard) -> Iterator[Device]:
+    with board.runtime() as runtime:
+        yield Device(runtime, board.store)
+
+
+def test_base_adapter_base_adapter(real: Device) -> None:
+    prefill, decode = real.fresh().score(PROMPTS), real.fresh("decode").score(PROMPTS)
+    assert prefill.logits.shape == (14, 512)
+    assert prefill.finite
+    assert np.abs(prefill.logits - decode.logits).max() < 0.5
+    real.apply(ADAPTERS / "r8-all")
+    assert real.reported() == {"r8-all": 1.0}
+    loaded = real.fresh().score(PROMPTS)
+    assert np.abs(loaded.logits - prefill.logits).max() > 1
+    real.apply(ADAPTERS / "r4-qv", name="a")
+    assert real.reported() == {"a": 1.0}
+    assert real.fresh().score(PROMPTS).digest != loaded.digest
+    real.apply(ADAPTERS / "r8-all")
+    assert real.fresh().score(PROMPTS).digest == loaded.digest
+    real.clear()
+    assert real.reported() == {}
+    assert real.fresh().score(PROMPTS).digest == prefill.digest
+    assert real.fresh("decode").score(PROMPTS).digest == decode.digest
+    assert not any(real.read_slot(s.name).any() for s in real.slots()[:28])
+
+
+def test_a_bad_adapter_changes_nothing(real: Device, tmp_path: Path) -> None:
+    real.apply(ADAPTERS / "r8-all")
+    before = real.fresh().score(PROMPTS)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    for name in ("bad", "r8-all"):
+        with pytest.raises(RuntimeRefused) as refused:
+            real.apply(bad, name=name)
+        assert refused.value.vendor_code == "file-missing"
+        assert real.fresh().score(PROMPTS).digest == before.digest
+        assert real.reported() == {"r8-all": 1.0}
+    with pytest.raises(RuntimeRefused) as refused:
+        real.apply(ADAPTERS / "r4-qv", scale=0.5)
+    assert refused.value.vendor_code == "unsupported-scale"
+    real.clear()
+
+
+def test_a_restart_after_a_death_is_base(board: LocalBoard) -> None:
+    with board.runtime() as runtime:
+        device = Device(runtime, board.store)
+        base = device.fresh().score(PROMPTS)
+        device.apply(ADAPTERS / "r8-all")
+        with pytest.raises(RuntimeDied):
+            device.fresh().generate([CRASH], 1)
+        with pytest.raises(RuntimeDied):
+            device.fresh()
+        device.restart()
+        assert device.fresh().score(PROMPTS).digest == base.digest
+        assert device.reported() == {}
+
+
+def test_the_harness_adds_little_to_a_request(real: Device) -> None:
+    """A request without computing: what the stream and both ends take."""
+    session = real.runtime.session()
+    session.reset()
+    best = min(_time(session.reset) for _ in range(50))
+    session.close()
+    assert best < 0.003
+
+
+def _time(call: Any) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
