@@ -45,7 +45,7 @@ class Check:
         call = getattr(item, "callspec", None)
         if call is None or "board" not in call.params:
             return None
-        adapter = call.params.get("adapter", "")
+        adapter = call.params.get("adapter")
         requirements = [
             str(name) for mark in item.iter_markers("requirement") for name in mark.args
         ]
@@ -53,7 +53,7 @@ class Check:
         return cls(
             nodeid=item.nodeid,
             board=str(call.params["board"]),
-            adapter=str(adapter).rstrip("/").rpartition("/")[2],
+            adapter=adapter.name if adapter else "",
             requirements=tuple(requirements),
             title=(document or item.name).strip().splitlines()[0],
         )

@@ -96,9 +96,9 @@ def list_boards(
 
     inventory = Inventory.load(boards)
     rows = []
-    for name, board in inventory.boards.items():
+    for board in inventory.boards:
         row = {
-            "name": name,
+            "name": board.name,
             "platform": board.platform,
             "kind": "simulated" if board.simulated else "real",
             "host": board.host or "loopback",
@@ -158,7 +158,7 @@ def simulate(
     from harness.boards.inventory import Inventory
     from harness.deadline import Deadline
 
-    chosen = Inventory.load(boards).pick([board])[board]
+    (chosen,) = Inventory.load(boards).pick([board])
     with tempfile.TemporaryDirectory(prefix=f"{board}-") as scratch:
         simulation = simulated.start(
             chosen.name, chosen.platform, root or Path(scratch), fault, Deadline(20)
@@ -191,11 +191,12 @@ def golden(
     from harness.golden.writer import write_golden
 
     console = Console(stderr=True)
+    main_prompts, domains = prompts_of(prompts)
     write_golden(
         base,
         adapter,
-        prompts_of(prompts),
-        {},
+        main_prompts,
+        domains,
         out,
         progress=lambda line: console.print(line, highlight=False),
     )

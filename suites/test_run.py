@@ -19,18 +19,48 @@ def test_everything_tested_has_a_name(bench, judge):
     judge.equal(missing, [], name="unnamed parts of the environment")
 
 
+def find(wrong, device, prompts, base, reference, base_reference, judge, folder):
+    """Put a wrong adapter on the board and have it found wrong."""
+    device.apply(wrong.make(folder))
+    observed = device.fresh().score(prompts)
+
+    def check(inner):
+        inner.scale_is(observed, base, reference, base_reference)
+        inner.delta_matches(observed, base, reference, base_reference)
+
+    judge.found_wrong(wrong.name, check)
+
+
 @pytest.mark.requirement("R91")
-def test_wrong_adapters_are_found(
-    device, bench, adapter, prompts, base_reference, reference, judge, forged
+def test_every_kind_of_wrong_is_found(
+    device, bench, widest_adapter, prompts, golden, base_reference, judge, forged
 ):
-    """Adapters that are wrong on purpose must be found wrong."""
+    """Of each kind of fault one that is large, on the widest adapter."""
+    reference = golden.adapter(widest_adapter.digest)
     base = device.fresh().score(prompts)
-    for wrong in forge.controls(adapter, bench.board.reserved_rank):
-        device.apply(wrong.make(forged("wrong")))
-        observed = device.fresh().score(prompts)
+    common = (device, prompts, base, reference, base_reference, judge)
+    for wrong in forge.controls(widest_adapter, bench.board.reserved_rank):
+        find(wrong, *common, forged(wrong.name))
 
-        def check(inner, observed=observed):
-            inner.scale_is(observed, base, reference, base_reference)
-            inner.delta_matches(observed, base, reference, base_reference)
 
-        judge.found_wrong(wrong.name, check)
+@pytest.mark.requirement("R91", "R93")
+def test_small_wrong_is_found(
+    device, adapter, prompts, base_reference, reference, judge, forged
+):
+    """A scale that is off by no more than twice what can be seen, on each adapter."""
+    base = device.fresh().score(prompts)
+    device.apply(adapter.folder)
+    seen = judge.scale_is(
+        device.fresh().score(prompts), base, reference, base_reference
+    ).measurement.smallest_visible
+    wrong = forge.rescaled(adapter, 1 + 2 * seen)
+    find(
+        wrong,
+        device,
+        prompts,
+        base,
+        reference,
+        base_reference,
+        judge,
+        forged(wrong.name),
+    )

@@ -550,7 +550,7 @@ class TestReach:
 
     def test_nothing_of_a_loss_reaches_stderr(self, server: Loopback) -> None:
         script = f"""
-import sys, time
+import socket, sys, threading
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from ssh_server import Loopback, Proxy
@@ -571,12 +571,19 @@ for _ in range(2):
     except HarnessError as error:
         print(error)
 host.close()
+# paramiko logs this one with a traceback.
+rude = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
+try:
+    server.host(port=rude.getsockname()[1]).run(["true"], deadline=Deadline(5))
+except HarnessError as error:
+    print(error)
 """
         done = subprocess.run(
             python(script), capture_output=True, text=True, timeout=60, check=True
         )
         assert done.stderr == ""
-        assert len(done.stdout.splitlines()) == 4
+        assert len(done.stdout.splitlines()) == 5
 
     def test_a_board_of_the_inventory(self, server: Loopback) -> None:
         board = Board(

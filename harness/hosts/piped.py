@@ -59,6 +59,7 @@ class Piped(ABC):
         self._tail = Tail()
         self._chunks: deque[memoryview] = deque()
         self._held = 0
+        self._at_end = False
 
     @abstractmethod
     def write(self, data: bytes | memoryview, deadline: Deadline) -> None:
@@ -97,6 +98,7 @@ class Piped(ABC):
         while self._held < size:
             data = self._receive(deadline)
             if not data:
+                self._at_end = True
                 break
             self._keep(data)
         # Whole chunks are taken as they are: each byte is copied once.
@@ -125,8 +127,10 @@ class Piped(ABC):
 
     def errors(self) -> str:
         """The last 64 KiB of its stderr so far."""
-        if self.status() is not None:
-            # It has ended, so the rest of its stderr is under way.
+        if self._at_end or self.status() is not None:
+            # It has ended or is about to: the rest of its stderr and its status
+            # are under way.
+            self._wait(0.5)
             self._drained(0.5)
         return self._tail.text()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +34,9 @@ STATES = {
     "R12": "cleared",
     "R13": "reloaded",
 }
+# Margins drawn to each side of the right scale: enough for every interval that
+# matters; a value beyond stands at the edge with its number.
+REACH = 4.0
 # Units of the judgements on states, see `harness.verdict.state`.
 DISTANCE, ROWS = "relative L2", "rows"
 # Shape and fill differ with the outcome, so that grey print tells them apart.
@@ -101,7 +106,10 @@ def _draw(salt: str, height: float, paint: Callable[[Any], None]) -> str:
         paint(canvas)
         out = io.StringIO()
         FigureCanvasSVG(canvas)
-        canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        with warnings.catch_warnings():
+            # Text stays text: a letter this machine lacks, the reader's may have.
+            warnings.filterwarnings("ignore", "Glyph .* missing")
+            canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -123,21 +131,37 @@ def _short(label: str, most: int = 44) -> str:
     return label if len(label) <= most else label[: most - 1] + "\u2026"
 
 
-def _dot(axes: Any, x: float, y: float, outcome: str) -> None:
-    shape, colour = MARKS.get(outcome, OTHER)
-    axes.plot(
-        [x],
-        [y],
-        shape,
-        color=colour,
-        markersize=4.2 if outcome == "PASS" else 5,
-        markerfacecolor=colour if outcome != "INCONCLUSIVE" else "white",
-        clip_on=False,
-    )
+def _dots(axes: Any, points: Iterable[tuple[float, float, str]]) -> None:
+    """Marks at (x, y) by outcome, one call an outcome: thousands stay quick."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for x, y, outcome in points:
+        groups.setdefault(outcome, []).append((x, y))
+    for outcome, places in groups.items():
+        shape, colour = MARKS.get(outcome, OTHER)
+        axes.plot(
+            *zip(*places, strict=True),
+            shape,
+            color=colour,
+            markersize=4.2 if outcome == "PASS" else 5,
+            markerfacecolor=colour if outcome != "INCONCLUSIVE" else "white",
+            clip_on=False,
+        )
+
+
+def _spread(line: int, count: int) -> Iterator[tuple[float, float]]:
+    """Centre and half height of `count` judgements of one line, one below another."""
+    half = 0.4 / max(count, 1)
+    for index in range(count):
+        yield line - 0.4 + (2 * index + 1) * half, half
 
 
 def _finite(*xs: float | str | None) -> bool:
     return all(isinstance(x, int | float) and math.isfinite(x) for x in xs)
+
+
+def _log(x: float, zero: float) -> float:
+    """log10, with a place of its own for 0."""
+    return math.log10(x) if x > 0 else zero
 
 
 def _who(row: Row) -> str:
@@ -183,10 +207,14 @@ def _limits(rows: Sequence[Row]) -> Figure | None:
         axes = canvas.add_subplot()
         _lines(axes, list(groups))
         axes.axvline(0, color=INK, linewidth=1)
-        for y, part in enumerate(groups.values()):
-            for row in part:
-                x = math.log10(row["used"]) if row["used"] > 0 else low
-                _dot(axes, min(max(x, low), high), y, row["outcome"])
+        _dots(
+            axes,
+            (
+                (min(max(_log(row["used"], low), low), high), y, row["outcome"])
+                for y, part in enumerate(groups.values())
+                for row in part
+            ),
+        )
         axes.set_xlim(low, high)
         ticks = range(low, math.floor(high) + 1)
         axes.set_xticks(
@@ -224,10 +252,8 @@ def _states(rows: Sequence[Row]) -> Figure | None:
     low = math.floor(min(sizes, default=-3.0)) - 1
     high = max([*sizes, low + 2.0]) + 0.3
 
-    def place(x: float, unit: str) -> float:
-        if x <= 0:
-            return low
-        return math.log10(x) if unit == DISTANCE else high
+    def place(x: float, row: Row) -> float:
+        return _log(x, low) if row["unit"] == DISTANCE or x <= 0 else high
 
     def paint(canvas: Any) -> None:
         panels = canvas.subplots(1, len(STATES), sharey=True)
@@ -236,16 +262,16 @@ def _states(rows: Sequence[Row]) -> Figure | None:
             axes.set_title(
                 f"{requirement}  {text}", fontsize=7.5, color=INK, loc="left"
             )
+            points, bars = [], []
             for line, part in enumerate(groups.values()):
                 mine = [row for row in part if requirement in row["requirements"]]
-                for index, row in enumerate(mine):
-                    # Judgements of one line stand one below the other.
-                    half = 0.4 / len(mine)
-                    y = line - 0.4 + (2 * index + 1) * half
+                for row, (y, half) in zip(mine, _spread(line, len(mine)), strict=True):
+                    points.append((place(row["value"], row), y, row["outcome"]))
                     if _finite(row["limit"]):
-                        x = place(row["limit"], row["unit"])
-                        axes.plot([x, x], [y - half, y + half], color=INK, lw=1)
-                    _dot(axes, place(row["value"], row["unit"]), y, row["outcome"])
+                        bars.append((place(row["limit"], row), y - half, y + half))
+            if bars:
+                axes.vlines(*zip(*bars, strict=True), color=INK, linewidth=1)
+            _dots(axes, points)
             axes.set_xlim(low, high)
             step = max(1, math.ceil((high - low) / 4))
             ticks = range(low, math.floor(high) + 1, step)
@@ -275,10 +301,14 @@ def _scales(rows: Sequence[Row]) -> Figure | None:
     )
     if not groups:
         return None
-    # Four margins to each side show every interval that matters; a value beyond
-    # is drawn at the edge with its number.
-    reach = 4.0
     margins = sorted({row["margin"][1] for part in groups.values() for row in part})
+
+    def place(row: Row, end: str) -> float:
+        target, margin = row["margin"]
+        if not _finite(row[end]):  # an interval without an end
+            return -REACH if end == "low" else REACH
+        return min(max((row[end] - target) / margin, -REACH), REACH)
+
     thetas = " or ".join(f"{100 * theta:g} %" for theta in margins)
 
     def paint(canvas: Any) -> None:
@@ -286,34 +316,29 @@ def _scales(rows: Sequence[Row]) -> Figure | None:
         _lines(axes, list(groups))
         axes.axvspan(-1, 1, color="#e4e9ee", linewidth=0, zorder=0.5)
         axes.axvline(0, color=SOFT, linewidth=0.6)
+        points, spans = [], []
         for line, part in enumerate(groups.values()):
-            for index, row in enumerate(part):
-                target, margin = row["margin"]
-                y = line - 0.4 + (2 * index + 1) * 0.4 / len(part)
-                x, low, high = (
-                    min(max((z - target) / margin, -reach), reach)
-                    if _finite(z)
-                    else edge
-                    for z, edge in (
-                        (row["value"], 0.0),
-                        (row["low"], -reach),
-                        (row["high"], reach),
-                    )
+            beyond = {}
+            for row, (y, _) in zip(part, _spread(line, len(part)), strict=True):
+                x = place(row, "value")
+                points.append((x, y, row["outcome"]))
+                spans.append((y, place(row, "low"), place(row, "high")))
+                if abs(x) == REACH:
+                    beyond[x] = number(row["value"])
+            for x, text in beyond.items():
+                axes.annotate(
+                    text,
+                    (x, line),
+                    xytext=(6 if x < 0 else -6, 0),
+                    textcoords="offset points",
+                    ha="left" if x < 0 else "right",
+                    va="center",
+                    fontsize=7,
                 )
-                axes.plot([low, high], [y, y], color=INK, lw=1)
-                _dot(axes, x, y, row["outcome"])
-                if abs(x) == reach and index == 0:
-                    axes.annotate(
-                        number(row["value"]),
-                        (x, line),
-                        xytext=(6 if x < 0 else -6, 0),
-                        textcoords="offset points",
-                        ha="left" if x < 0 else "right",
-                        va="center",
-                        fontsize=7,
-                    )
-        axes.set_xlim(-reach, reach)
-        ticks = range(-int(reach), int(reach) + 1)
+        axes.hlines(*zip(*spans, strict=True), color=INK, linewidth=1)
+        _dots(axes, points)
+        axes.set_xlim(-REACH, REACH)
+        ticks = range(-int(REACH), int(REACH) + 1)
         axes.set_xticks(ticks, [f"{k:+d}\u2009\u03b8" if k else "right" for k in ticks])
         axes.set_xlabel(
             f"distance from the right scale in product margins \u03b8 = {thetas}"

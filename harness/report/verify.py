@@ -73,6 +73,7 @@ def _bytes(folder: Path) -> Iterator[str]:
                 yield f"{name}: changed (sha256 {found[name][:16]}...)"
         if listed == found:
             yield f"{MANIFEST}: not as sha256sum writes it"
+        return
     # A new manifest over changed evidence does not change what was printed.
     page = folder / PAGE
     if page.is_file() and evidence_digest(found).encode() not in page.read_bytes():

@@ -182,8 +182,9 @@ def decide_ratio(
     return Decision(
         Outcome.INCONCLUSIVE,
         measurement,
-        f"{text}, but {count} prompt{'s' * (count > 1)} leave it between {digits(measurement.low or 0)} "
-        f"and {digits(measurement.high or 0)}; {where}",
+        f"{text}, but {count} prompt{'s' * (count > 1)} leave it between "
+        f"{digits(math.exp(mean - half) * size)} and "
+        f"{digits(math.exp(mean + half) * size)}; {where}",
     )
 
 

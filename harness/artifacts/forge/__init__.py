@@ -12,6 +12,7 @@ from harness.artifacts.forge.wrong import controls
 from harness.artifacts.forge.wrong import foreign
 from harness.artifacts.forge.wrong import only
 from harness.artifacts.forge.wrong import probes
+from harness.artifacts.forge.wrong import rescaled
 from harness.artifacts.forge.wrong import wrongs
 
 
@@ -26,5 +27,6 @@ __all__ = [
     "foreign",
     "only",
     "probes",
+    "rescaled",
     "wrongs",
 ]

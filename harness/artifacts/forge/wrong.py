@@ -21,7 +21,16 @@ from harness.artifacts.model import place_of
 from harness.errors import UsageFault
 
 
-__all__ = ["Wrong", "amplified", "controls", "foreign", "only", "probes", "wrongs"]
+__all__ = [
+    "Wrong",
+    "amplified",
+    "controls",
+    "foreign",
+    "only",
+    "probes",
+    "rescaled",
+    "wrongs",
+]
 
 # Missing, a quarter (alpha/32 for alpha/8), twice, and a small error that a bf16
 # board must still show (its margin on the scale is 1 %).
@@ -98,6 +107,14 @@ def amplified(adapter: Adapter, gain: float, target: Path) -> Path:
     return source.each(lambda path, q: replace(q, b=times(q.b, gain))).write(target)
 
 
+def rescaled(adapter: Adapter, factor: float) -> Wrong:
+    """The adapter at `factor` times its scale, by its alpha.
+
+    :raises UsageFault: the adapter is not sound.
+    """
+    return _times(Draft.of(adapter), factor)
+
+
 def only(adapter: Adapter, path: str, gain: float = 1.0) -> Wrong:
     """One module, B times a power of two, every other module left out (R22).
 
@@ -130,22 +147,24 @@ def _only(source: Draft, path: str, gain: float) -> Wrong:
     )
 
 
+def _times(source: Draft, factor: float) -> Wrong:
+    return Wrong(
+        f"scale-{factor:.4g}",
+        f"scale-{factor:.4g}",
+        "no adapter at all" if factor == 0 else f"the scale times {factor:.4g}",
+        factor,
+        frozenset(source.parts),
+        _rescaled(source, _always(factor)),
+    )
+
+
 def _check_gain(gain: float) -> None:
     if gain <= 0 or np.frexp(gain)[0] != 0.5:
         raise ValueError(f"gain {gain} is no power of two")
 
 
 def _scaled(source: Draft, reserved: int) -> Iterator[Wrong]:
-    every = frozenset(source.parts)
-    for factor in FACTORS:
-        yield Wrong(
-            f"scale-{factor:g}",
-            f"scale-{factor:g}",
-            "no adapter at all" if factor == 0 else f"the scale times {factor:g}",
-            factor,
-            every,
-            _rescaled(source, _always(factor)),
-        )
+    yield from (_times(source, factor) for factor in FACTORS)
     ranks = {part.rank for part in source.parts.values()}
     if source.rslora and ranks != {1}:
         yield Wrong(
