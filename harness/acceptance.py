@@ -122,6 +122,11 @@ class Acceptance:
                 ]
         raise UsageFault(f"a suite asks for {wanted} at once")
 
+    def order(self, item: pytest.Item) -> tuple[str, ...]:
+        """What items are sorted by; tests without a board keep their place."""
+        check = Check.of(item)
+        return (check.board, *check.requirements) if check else ()
+
     def deselected(self, items: Iterable[pytest.Item]) -> None:
         """Count what the user left out, by board."""
         for item in items:

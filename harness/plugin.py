@@ -66,6 +66,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             pytest.exit(str(fault), returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Checks run board by board in the order of the requirements."""
+    items.sort(key=config.stash[ACCEPTANCE].order)
+
+
 def pytest_deselected(items: list[pytest.Item]) -> None:
     if items:
         items[0].config.stash[ACCEPTANCE].deselected(items)

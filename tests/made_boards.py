@@ -74,7 +74,7 @@ class World:
 
     def board(self, scale: float = 0.0, seed: int = 7, noise: float = 0.01) -> Scores:
         """What a device with the adapter at `scale` answers."""
-        return self.score(self.states(scale), seed + round(1000 * scale), noise)
+        return self.score(self.states(scale), seed + abs(round(1000 * scale)), noise)
 
     def reference(self, scale: float = 0.0) -> Reference:
         """The golden: exact, and in another device's rounding."""

@@ -179,8 +179,8 @@ class TestBenignTwin:
             found = 0
             for seed in range(100):
                 residue = rng.standard_normal(states.shape)
-                residue *= factor * size * np.linalg.norm(states)
-                residue /= np.linalg.norm(residue)
+                residue *= np.linalg.norm(states) / np.linalg.norm(residue)
+                residue *= factor * size
                 after = WORLD.score(states + residue, 50_000 + seed, NOISE)
                 try:
                     self.judge(floor).same(noisy(60_000 + seed), after)

@@ -198,6 +198,15 @@ def test_what_was_not_tested_is_said(tmp_path: Path) -> None:
     assert reasons["R21"] == "the platform has no run-time scale"
     assert reasons["R72"] == "no check of this run covers it"
     assert "R12" not in reasons
+    # R10-R13, R20, R53, R90, R91, and the three that the page itself meets.
+    assert read(tmp_path / "run")["coverage"]["tested"] == 11
+
+
+def test_the_control_requirement_shows_a_control(tmp_path: Path) -> None:
+    write(SyntheticRun().sound().keep(tmp_path / "run"))
+    requirements = read(tmp_path / "run")["requirements"]
+    assert requirements["R91"]["tightest"]["kind"] == "control"
+    assert requirements["R20"]["tightest"]["measured"] == "scale of the delta"
 
 
 def test_an_injected_fault_is_written_on_the_first_page(tmp_path: Path) -> None:
@@ -226,7 +235,7 @@ def test_hundreds_of_checks_stay_readable(tmp_path: Path) -> None:
     doc = read(tmp_path / "run")
     assert len(doc["checks"]) > 1000
     first = (tmp_path / "run" / "signoff.html").read_text().split("</section>")[0]
-    assert "2 more boards" in first and "2 more adapters" in first
+    assert "3 more boards" in first and "4 more adapters" in first
     assert all(
         f">{board} " in (tmp_path / "run" / "signoff.html").read_text()
         for board in boards

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import fields as fields_of
 from enum import StrEnum
 from typing import Any
 from typing import ClassVar
@@ -177,6 +178,28 @@ def from_json(item: Mapping[str, Any]) -> Record:
         if "status" in fields:
             fields["status"] = Status(fields["status"])
         record: Record = cls(**fields)
+        _check_types(record)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record: {error!r:.200}") from error
     return record
+
+
+# By the annotations used above; what is not listed was made by its own reader.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "Mapping[str, Any]": Mapping,
+    "Mapping[str, str]": Mapping,
+}
+
+
+def _check_types(record: Record) -> None:
+    """Refuse a record whose fields are of other types than it says."""
+    for part in fields_of(record):
+        wanted = _TYPES.get(str(part.type))
+        value = getattr(record, part.name)
+        if wanted is not None and (
+            not isinstance(value, wanted) or isinstance(value, bool)
+        ):
+            raise ValueError(f"{part.name} is {value!r:.40}, not {part.type}")

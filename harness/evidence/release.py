@@ -88,7 +88,7 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
 
     failed = [c for c in ended.values() if c.status is Status.FAIL]
     if failed:
-        first = failed[0]
+        first = min(failed, key=lambda check: check.requirements)
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         return release(
             "NO-GO",
@@ -195,9 +195,12 @@ def rederive(records: Sequence[Record]) -> list[str]:
             problems.append(f"{where}: the reason was changed")
         elif again.measurement != judgement.measurement:
             problems.append(f"{where}: the measurement was changed")
+    planned = {record.nodeid for record in records if isinstance(record, Planned)}
     for record in records:
         if not isinstance(record, Check):
             continue
+        if record.nodeid not in planned:
+            problems.append(f"{record.nodeid}: ran, but was never planned")
         outcomes = worst.get((record.nodeid, record.attempt), set())
         if record.status is Status.PASS and outcomes != {Outcome.PASS}:
             problems.append(f"{record.nodeid}: passed without a passing judgement")

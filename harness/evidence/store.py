@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -53,13 +54,22 @@ class RunFolder:
         """
         if self._descriptor is None:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(
-                self._own, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-            )
-        text = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False)
-        line = text.encode() + b"\n"
+            self._descriptor = self._open_new()
+        line = _line(record)
         if os.write(self._descriptor, line) != len(line):
             raise OSError(f"{self._own}: the disk is full")
+
+    def _open_new(self) -> int:
+        """A file no process wrote before: nobody appends to another's cut line."""
+        for number in itertools.count():
+            own = self._own.with_suffix(f".{number}.jsonl" if number else ".jsonl")
+            try:
+                return os.open(
+                    own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
+                )
+            except FileExistsError:
+                continue
+        raise AssertionError
 
     def keep(self, array: np.ndarray) -> str:
         """Keep an array; returns the sha256 of its `.npy` form."""
@@ -97,27 +107,29 @@ class RunFolder:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def merge(self) -> None:
+    def merge(self) -> list[str]:
         """Make one `records.jsonl` of all writers' files; only the controller does.
 
-        Lines that several writers wrote alike, as the plan, are kept once; a line
-        cut by a crash is left out. The writers' files are removed afterwards.
+        What several writers wrote alike, as the plan, is kept once; a line cut by a
+        crash is left out. The writers' files are removed afterwards.
+
+        :returns: the files whose last line was cut, one line each.
+        :raises UsageFault: a line is not a record.
         """
         self.close()
         parts = sorted(self.path.glob("records-*.jsonl"))
-        seen: dict[bytes, None] = {}
-        for part in parts:
-            seen.update(dict.fromkeys(_whole_lines(part)))
-        target = self.path / RECORDS
-        scratch = target.with_suffix(".part")
+        merged = self.path / RECORDS
+        scratch = merged.with_suffix(".part")
+        cut = [f"{part.name}: its last line was cut" for part in parts if _cut(part)]
         with scratch.open("wb") as file:
-            for line in seen:
-                file.write(line + b"\n")
+            for record in self.records():
+                file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(scratch, target)
+        os.replace(scratch, merged)
         for part in parts:
             part.unlink()
+        return cut
 
     def records(self) -> list[Record]:
         """All records, merged or not yet.
@@ -137,7 +149,7 @@ class RunFolder:
         for file in files:
             for number, line in enumerate(_whole_lines(file), 1):
                 try:
-                    yield from_json(json.loads(line))
+                    yield from_json(json.loads(line, parse_constant=_no_number))
                 except (ValueError, RecursionError) as error:
                     raise UsageFault(
                         f"not a record: {error}",
@@ -146,12 +158,31 @@ class RunFolder:
                     ) from None
 
 
+def _line(record: Record) -> bytes:
+    text = json.dumps(to_json(record), separators=(",", ":"), allow_nan=False)
+    return text.encode() + b"\n"
+
+
 def _whole_lines(path: Path) -> Iterator[bytes]:
     """The lines that end; what a crash cut off is passed over."""
     with path.open("rb") as file:
         while line := file.readline(MOST_LINE):
             if line.endswith(b"\n"):
                 yield line[:-1]
+            elif len(line) == MOST_LINE:
+                raise UsageFault("a line is too long for a record", where=str(path))
+
+
+def _cut(path: Path) -> bool:
+    """Whether the file ends within a line."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return file.read() not in (b"", b"\n")
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
 
 
 def _once(records: Iterable[Record]) -> Iterator[Record]:

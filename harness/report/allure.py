@@ -24,7 +24,7 @@ __all__ = ["attach", "results_folder", "write_results"]
 # first line of a message is searched.
 CATEGORIES = [
     {"name": "Board was away", "messageRegex": r"(?s).*\[board-away\].*"},
-    {"name": "Inconclusive", "messageRegex": r"(?s).*INCONCLUSIVE.*"},
+    {"name": "Inconclusive", "messageRegex": r"(?s).*\bInconclusive: .*"},
     {"name": "Board is wrong", "matchedStatuses": ["failed"]},
     {"name": "Harness or lab", "matchedStatuses": ["broken"]},
     {"name": "Not supported by the platform", "matchedStatuses": ["skipped"]},

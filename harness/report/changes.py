@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 def previous(folder: Path, doc: Doc) -> Doc | None:
-    """The last run before this one on the same boards, without injected faults.
+    """The last whole run before this one on the same boards, without faults put in.
 
     :param folder: the run folder of `doc`; its neighbours are looked through.
     """
@@ -45,6 +45,8 @@ def previous(folder: Path, doc: Doc) -> Doc | None:
             if (
                 other["schema"] == doc["schema"]
                 and set(other["boards"]) == set(doc["boards"])
+                and other["executed"] > 0
+                and not other["partial"]
                 and not any(board.get("fault") for board in _environment(other))
             ):
                 return dict(other)

@@ -17,12 +17,23 @@ from harness.report.requirements import TITLES
 from harness.report.requirements import title
 
 
-__all__ = ["reproduce", "retries", "run_facts", "untested"]
+__all__ = ["coverage", "reproduce", "retries", "run_facts", "untested"]
 
 # The page itself meets these: it names misses, visible faults and changes.
 BY_THE_PAGE = {"R92", "R93", "R94"}
 
 Row = dict[str, Any]
+
+
+def coverage(checks: Iterable[Row]) -> dict[str, int]:
+    """How many of the known requirements this run speaks about."""
+    tested = {
+        name
+        for check in checks
+        if check["status"] not in ("SKIP", "MISS")
+        for name in check["requirements"]
+    }
+    return {"tested": len(TITLES.keys() & (tested | BY_THE_PAGE)), "known": len(TITLES)}
 
 
 def retries(records: Iterable[Record]) -> list[Row]:

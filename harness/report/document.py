@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.evidence import AdapterFacts
 from harness.evidence import Check
+from harness.evidence import Deselected
 from harness.evidence import Environment
 from harness.evidence import Judged
 from harness.evidence import Planned
@@ -19,6 +20,7 @@ from harness.evidence import derive
 from harness.evidence import last_attempts
 from harness.evidence.release import CONTROL
 from harness.evidence.release import verdict_of
+from harness.report.context import coverage
 from harness.report.context import reproduce
 from harness.report.context import retries
 from harness.report.context import run_facts
@@ -36,6 +38,9 @@ ORDER = ("FAIL", "ERROR", "MISS", "INCONCLUSIVE", "PASS", "SKIP")
 MOST_CALLS = 10
 # Measurement names that say less than the name of their judgement.
 VAGUE = ("value", "fact")
+
+# Speaks of the controls alone, whatever else their checks measure.
+CONTROLLED = "R91"
 
 Row = dict[str, Any]
 
@@ -85,6 +90,8 @@ def document(records: Sequence[Record]) -> dict[str, Any]:
             for check in failures
         ],
         "retries": retries(records),
+        "coverage": coverage(checks),
+        "partial": any(isinstance(record, Deselected) for record in records),
         "untested": untested(records, checks),
         "environment": {
             r.board: dict(r.facts) for r in records if isinstance(r, Environment)
@@ -158,9 +165,13 @@ def _row(record: Judged) -> Row:
     }
 
 
-def _tightness(row: Row) -> tuple[int, float]:
-    """Sorts the tightest first: what failed, then what used most of its limit."""
-    return severity(row["outcome"]), -(row["used"] if row["used"] is not None else -1)
+def _tightness(row: Row) -> tuple[int, float, bool]:
+    """Sorts the tightest first: what failed, then what used most of its limit.
+
+    That an adapter makes a difference is the lesser statement of two equal ones.
+    """
+    used = row["used"] if row["used"] is not None else -1.0
+    return severity(row["outcome"]), -used, row["kind"] == "differs"
 
 
 def _checks(records: Sequence[Record]) -> list[Row]:
@@ -249,6 +260,8 @@ def _requirements(checks: Sequence[Row], rows: Sequence[Row]) -> dict[str, Row]:
     for name in names:
         mine = [check for check in checks if name in check["requirements"]]
         judged = [row for row in rows if name in row["requirements"]]
+        if name == CONTROLLED:
+            judged = [row for row in judged if row["kind"] == CONTROL]
         worst = min(mine, key=lambda check: severity(check["status"]))
         out[name] = {
             "status": worst["status"],

@@ -50,7 +50,7 @@ def number(x: float | str | None, digits: int = DIGITS) -> str:
     if x is None or x == "":
         return NOTHING
     if isinstance(x, str):
-        return x
+        return "none" if x in ("[]", "{}", "set()", "()") else x
     if not math.isfinite(x):
         return "not a number" if math.isnan(x) else "unbounded"
     if x == 0:
@@ -81,8 +81,11 @@ def limit(row: Mapping[str, Any]) -> str:
 
 
 def visible(row: Mapping[str, Any]) -> str:
-    """The smallest fault a row could have seen; a dash when none is stated."""
-    return number(row.get("smallest_visible"))
+    """The smallest fault a row could have seen, `any` for an exact fact."""
+    smallest = row.get("smallest_visible")
+    if smallest is None and str(row.get("note", "")).startswith("any "):
+        return "any"
+    return number(smallest)
 
 
 def share(used: float | None) -> str:

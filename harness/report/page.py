@@ -32,11 +32,13 @@ from harness.report.numbers import visible
 
 __all__ = ["render"]
 
-# What fits on the first sheet of A4 beside verdict, candidates and signature.
-FIRST_ADAPTERS = 10
-FIRST_BOARDS = 5
-FIRST_FAILURES = 6
-FIRST_CALLS = 5
+# What fits on the first sheet of A4 beside verdict and signature.
+FIRST_ADAPTERS = 8
+FIRST_BOARDS = 4
+FIRST_FAILURES = 3
+# The closest calls take what the rest leaves of so many lines, within limits.
+FIRST_LINES = 22
+FIRST_CALLS = (2, 6)
 # Letters of a reason on the first page; section 2 has all of it.
 BRIEF = 170
 
@@ -87,8 +89,8 @@ def mono(text: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{16,}", text) is not None
 
 
-def brief(text: str) -> str:
-    return text if len(text) <= BRIEF else text[: BRIEF - 1].rstrip() + "\u2026"
+def brief(text: str, most: int = BRIEF) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "\u2026"
 
 
 def comparison(environment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -144,6 +146,10 @@ def _first(doc: Mapping[str, Any]) -> dict[str, Any]:
         )
         if len(part) > most
     ]
+    taken = min(len(adapters), FIRST_ADAPTERS)
+    taken += min(len(boards), FIRST_BOARDS) + 2 * min(len(failures), FIRST_FAILURES)
+    least, most = FIRST_CALLS
+    calls = min(max(FIRST_LINES - taken, least), most)
     found = sum(bool(row["found"]) for row in doc["controls"])
     return {
         "boards": boards[:FIRST_BOARDS],
@@ -152,7 +158,7 @@ def _first(doc: Mapping[str, Any]) -> dict[str, Any]:
         "failures": failures[:FIRST_FAILURES],
         "failed": [row for row in doc["failures"] if row["status"] != "MISS"],
         "failures_more": max(0, len(failures) - FIRST_FAILURES),
-        "closest": doc["closest_calls"][:FIRST_CALLS],
+        "closest": doc["closest_calls"][:calls],
         "controls_found": found,
         "controls_missed": len(doc["controls"]) - found,
         "simulated": [

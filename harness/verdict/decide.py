@@ -64,7 +64,7 @@ def decide(
         if broken:
             return _nonfinite(broken)
         return _RULES[kind](statistics, parameters)
-    except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"not the statistics of {kind!r}: {error!r}") from error
 
 

@@ -35,12 +35,18 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "NOTHING",
     "compare_deltas",
     "compare_gaps",
     "compare_logits",
     "compare_rounding",
     "decide_ratio",
 ]
+
+
+# A delta's sum of squares that is no delta: float32 logits near 1 differ by 1e-7 or
+# not at all.
+NOTHING = 1e-20
 
 
 def compare_logits(observed: Scores, expected: Scores, floor: Scores) -> dict[str, Any]:
@@ -247,7 +253,7 @@ def decide_delta(
     """
     theta = parameters["theta"]
     effects = np.asarray(statistics["effect"])
-    if not math.fsum(effects) > 0:
+    if math.fsum(effects) <= NOTHING:
         return no_effect("direction residual", "relative L2")
     return decide_ratio(
         statistics,

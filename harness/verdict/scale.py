@@ -24,6 +24,7 @@ from harness.verdict.equivalence import prompts_needed
 from harness.verdict.equivalence import ratio
 from harness.verdict.measurement import Measurement
 from harness.verdict.measurement import Outcome
+from harness.verdict.reference import NOTHING
 from harness.verdict.reference import no_effect
 
 
@@ -72,7 +73,7 @@ def decide_scale(
     """
     expected, theta, gain = (parameters[k] for k in ("expected", "theta", "gain"))
     effects, cross = np.asarray(statistics["effect"]), np.asarray(statistics["cross"])
-    if not math.fsum(effects) > 0:
+    if math.fsum(effects) <= NOTHING:
         return no_effect("scale of the delta", "")
     off = ratio(cross - (expected - 1) * effects, effects)
     estimate = Estimate(expected + off.value / gain, off.error / gain, off.prompts)
@@ -84,6 +85,7 @@ def decide_scale(
         parameters["alpha"],
         parameters["factor"] * _known(statistics["floor_cross"], effects) / gain,
     )
+    each = 1 + cross / np.maximum(effects, NOTHING)
     return _decide(
         window,
         estimate,
@@ -91,9 +93,7 @@ def decide_scale(
         unit="",
         source=f"{expected:g} +- {theta:g}, product margin",
         note=f"direction residual {residual:.3g}; {calibrated}",
-        worst=_worst(
-            statistics["prompts"], 1 + cross / np.maximum(effects, 1e-300), expected
-        ),
+        worst=_worst(statistics["prompts"], each, expected),
         blind=lambda _: (
             "the delta points elsewhere, so its scale means nothing"
             if residual > MEANINGLESS
