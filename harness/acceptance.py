@@ -170,6 +170,7 @@ class Acceptance:
             try:
                 bench = Bench(
                     self.boards[name],
+                    self.widest(name),
                     fault=self.selection.fault,
                     golden=self.selection.golden,
                     progress=self._say,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Self
+from typing import TypeVar
 
+from harness.artifacts.adapter import Adapter
 from harness.artifacts.convert import Artifact
 from harness.artifacts.convert import convert
 from harness.artifacts.model import Base
@@ -26,16 +31,20 @@ from harness.cache import cache_folder
 from harness.deadline import Deadline
 from harness.errors import HarnessError
 from harness.errors import RuntimeFault
+from harness.errors import UsageFault
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
 from harness.hosts import open_host
+from harness.hosts.host import Host
 from harness.runtimes.device import Device
 from harness.runtimes.remote import RemoteRuntime
+from harness.verdict.budget import ALPHA_RUN
 from harness.verdict.floor import RepeatFloor
 
 
-__all__ = ["Bench", "Progress"]
+__all__ = ["Bench", "Progress", "reached"]
 
+T = TypeVar("T")
 Progress = Callable[[str], None]
 
 # A simulated board starts in about a second; ten cover a busy machine.
@@ -48,9 +57,48 @@ CONVERT_S = 3600.0
 BRIEF_PROMPTS, BRIEF_ROWS = 4, 8
 
 
+@contextmanager
+def reached(
+    board: Board, fault: str | None = None, progress: Progress = lambda line: None
+) -> Iterator[tuple[Board, Host, Health]]:
+    """A board with its address, its host, and what it says of itself.
+
+    A simulated board is started, and ended afterwards.
+
+    :raises Infrastructure: it is away, or unfit for a probe.
+    """
+    with ExitStack() as resources:
+        if board.simulated:
+            board = _started(board, fault, resources)
+        progress(f"{board.name}: connecting")
+        host = open_host(board)
+        resources.callback(host.close)
+        yield board, host, preflight(host, board.workdir)
+
+
+def _started(board: Board, fault: str | None, resources: ExitStack) -> Board:
+    root = Path(tempfile.mkdtemp(prefix=f"{board.name}-"))
+    resources.callback(shutil.rmtree, root, ignore_errors=True)
+    simulation = simulated.start(
+        board.name, board.platform, root, fault, Deadline(START_UP_S)
+    )
+    resources.callback(simulation.stop)
+    return board.model_copy(
+        update={
+            "host": simulation.host,
+            "identity": simulation.identity,
+            "known_hosts": simulation.known_hosts,
+            "workdir": simulation.workdir,
+            "loader": simulation.loader or board.loader,
+        }
+    )
+
+
 class Bench:
     """One board in the hands of the checks. Use as a context manager.
 
+    :param loud: an adapter that touches as much of the board as any, to measure the
+        loaded state's noise with.
     :raises Infrastructure: the board or the lab is away or unfit.
     :raises UsageFault: base, golden, loader or converter as given are bad.
     """
@@ -58,12 +106,14 @@ class Bench:
     def __init__(
         self,
         board: Board,
+        loud: Adapter,
         *,
         fault: str | None = None,
         golden: Path | None = None,
         progress: Progress = lambda line: None,
     ) -> None:
         self.board = board
+        self.loud = loud
         self.golden_folder = golden or board.golden
         self._fault = fault
         self._progress = progress
@@ -85,35 +135,32 @@ class Bench:
         self._resources.close()
 
     def _bring_up(self) -> None:
-        board = self.board
-        if board.simulated:
-            board = self._start_simulated()
-        self._progress(f"{board.name}: connecting")
-        host = open_host(board)
-        self._resources.callback(host.close)
-        self.health = preflight(host, board.workdir)
+        board, host, self.health = self._resources.enter_context(
+            reached(self.board, self._fault, self._progress)
+        )
         owner = f"{getpass.getuser()}@{socket.gethostname()}"
         self.lease = Lease(host, board.workdir, owner)
         self._resources.enter_context(self.lease)
         store = Store(host, board.workdir)
-        model = board.model
+        self._resources.callback(store.close)
         if board.convert:
-            assert board.base is not None  # the inventory demands it with convert
-            self._progress(f"{board.name}: converting {board.base.name}")
+            self._progress(f"{board.name}: converting {self.base.folder.name}")
             self.artifact = convert(
                 board.convert,
-                board.base,
+                self.base.folder,
                 cache_folder() / "models",
                 Deadline(CONVERT_S),
             )
             self._progress(f"{board.name}: provisioning")
-            model = store.put_file(self.artifact.path)
-        assert model is not None  # the inventory demands one of the two
         runtime = RemoteRuntime(
             host,
             store,
             platform=board.platform,
-            model=model,
+            model=(
+                store.put_file(self.artifact.path)
+                if self.artifact
+                else self._given("model", board.model)
+            ),
             workdir=board.workdir,
             loader=board.loader,
         )
@@ -123,38 +170,29 @@ class Bench:
         self._deterministic = self._fingerprint == self._look()
         self._progress(f"{board.name}: up")
 
-    def _start_simulated(self) -> Board:
-        root = Path(tempfile.mkdtemp(prefix=f"{self.board.name}-"))
-        self._resources.callback(shutil.rmtree, root, ignore_errors=True)
-        simulation = simulated.start(
-            self.board.name,
-            self.board.platform,
-            root,
-            self._fault,
-            Deadline(START_UP_S),
-        )
-        self._resources.callback(simulation.stop)
-        return self.board.model_copy(
-            update={
-                "host": simulation.host,
-                "identity": simulation.identity,
-                "known_hosts": simulation.known_hosts,
-                "workdir": simulation.workdir,
-                "loader": simulation.loader or self.board.loader,
-            }
-        )
+    def _given(self, key: str, value: T | None) -> T:
+        """What the inventory says of this board.
+
+        :raises UsageFault: it does not say it.
+        """
+        if value is None:
+            raise UsageFault(
+                f"no {key}",
+                where=f"board {self.board.name}",
+                cure=f"set {key} = in boards.toml",
+            )
+        return value
 
     @cached_property
     def golden(self) -> GoldenStore:
         """The stored right answers, checked against the base."""
-        assert self.golden_folder is not None and self.board.base is not None
-        return GoldenStore.open(self.golden_folder, self.board.base)
+        folder = self._given("golden", self.golden_folder)
+        return GoldenStore.open(folder, self.base.folder)
 
     @cached_property
     def base(self) -> Base:
         """Facts on the base checkpoint."""
-        assert self.board.base is not None
-        return Base.open(self.board.base)
+        return Base.open(self._given("base", self.board.base))
 
     @cached_property
     def brief(self) -> PromptSet:
@@ -183,11 +221,24 @@ class Bench:
 
     @cached_property
     def floor(self) -> RepeatFloor:
-        """The board's own noise, measured before anything is judged (R14)."""
+        """The board's own noise, measured before anything is judged (R14).
+
+        A low-rank branch may be noisy where the base is not, so both states are
+        measured and the noisier one counts.
+        """
         self._progress(f"{self.board.name}: repeat floor")
         device = self.begin()
 
-        return RepeatFloor.measure(lambda: device.fresh().score(self.brief))
+        def measure() -> RepeatFloor:
+            return RepeatFloor.measure(lambda: device.fresh().score(self.brief))
+
+        floors = [measure()]
+        # A board that takes no adapter has no other state; its checks will say so.
+        with contextlib.suppress(RuntimeFault):
+            device.apply(self.loud.folder)
+            floors.append(measure())
+        self.begin()
+        return max(floors, key=lambda floor: floor.limit(ALPHA_RUN))
 
     def environment(self) -> dict[str, object]:
         """Everything that was tested, for the page (R90)."""

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from harness.errors import HarnessError
+
+
+if TYPE_CHECKING:
+    from harness.boards.inventory import Board
 
 
 __all__ = ["app", "main"]
@@ -115,12 +120,15 @@ def list_boards(
         print(f"{boards}: no boards")
 
 
-def _look_at(board) -> str:  # type: ignore[no-untyped-def]
-    from harness.bench import Bench
+def _look_at(board: Board) -> str:
+    from harness.bench import reached
 
     try:
-        with Bench(board) as bench:
-            return f"up, {bench.health}"
+        with reached(board) as (_, _, health):
+            return (
+                f"up: {health.arch}, kernel {health.kernel}, Python {health.python},"
+                f" numpy {health.numpy}, {health.free / 1e9:.1f} GB free"
+            )
     except HarnessError as error:
         return str(error)
 
@@ -183,15 +191,25 @@ def simulate(
 def golden(
     base: Path,
     adapter: Annotated[list[Path], typer.Option(help="Adapter folder (repeatable).")],
-    prompts: Annotated[Path, typer.Option(help="Golden folder to take prompts from.")],
+    prompts: Annotated[
+        Path,
+        typer.Option(
+            help="A golden folder to take prompts from, or JSON lines with the texts"
+            " name, domain, prompt, continuation (and adapter, for samples of an"
+            " adapter's own domain)."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
 ) -> None:
     """Make goldens with PEFT and transformers (extra `reference`)."""
     from harness.golden.index import prompts_of
+    from harness.golden.texts import prompts_from_texts
     from harness.golden.writer import write_golden
 
     console = Console(stderr=True)
-    main_prompts, domains = prompts_of(prompts)
+    main_prompts, domains = (
+        prompts_from_texts(prompts, base) if prompts.is_file() else prompts_of(prompts)
+    )
     write_golden(
         base,
         adapter,

@@ -12,6 +12,7 @@ from harness.acceptance import ACCEPTANCE
 from harness.acceptance import Acceptance
 from harness.artifacts.adapter import Adapter
 from harness.bench import Bench
+from harness.evidence import Record
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
 from harness.golden import Reference
@@ -33,6 +34,7 @@ __all__ = [
     "judge",
     "other_adapter",
     "prompts",
+    "records",
     "reference",
     "widest_adapter",
 ]
@@ -61,6 +63,13 @@ def judge(request: pytest.FixtureRequest, bench: Bench, device: Device) -> Judge
     """Takes the measurements of one check and decides."""
     acceptance: Acceptance = request.config.stash[ACCEPTANCE]
     return acceptance.judge(request.node.nodeid, bench)
+
+
+@pytest.fixture
+def records(request: pytest.FixtureRequest, board: str) -> list[Record]:
+    """What this run has recorded of the board so far."""
+    acceptance: Acceptance = request.config.stash[ACCEPTANCE]
+    return [r for r in acceptance.run.records() if getattr(r, "board", "") == board]
 
 
 @pytest.fixture

@@ -1,10 +1,13 @@
-"""The run itself: what was tested, and that wrong adapters are found (R90, R91)."""
+"""The run itself: named, complete, and able to see what is wrong (R90-R93)."""
 
 from __future__ import annotations
 
 import pytest
 
 from harness.artifacts import forge
+from harness.evidence import Check
+from harness.evidence import Judged
+from harness.evidence import Planned
 from harness.verdict import THETA
 
 
@@ -58,3 +61,26 @@ def test_small_wrong_is_found(
     wrong = forge.rescaled(adapter, 1 + SMALL * THETA[golden.scheme])
     common = (device, prompts, base, reference, base_reference, judge)
     find(wrong, *common, forged(wrong.name))
+
+
+@pytest.mark.requirement("R92")
+def test_nothing_planned_is_missing_so_far(records, request, judge):
+    """Every check planned before this one has ended, one way or another."""
+    ended = {r.nodeid for r in records if isinstance(r, Check)}
+    planned = [r.nodeid for r in records if isinstance(r, Planned)]
+    before = planned[: planned.index(request.node.nodeid)]
+    judge.equal([n for n in before if n not in ended], [], name="checks without an end")
+
+
+@pytest.mark.requirement("R93")
+def test_every_pass_says_what_it_could_have_seen(records, judge):
+    """The smallest visible fault stands beside each pass, as a number or in words."""
+    silent = [
+        f"{r.nodeid}: {r.judgement.name}"
+        for r in records
+        if isinstance(r, Judged)
+        and r.judgement.outcome == "PASS"
+        and r.judgement.measurement.smallest_visible is None
+        and not r.judgement.measurement.note
+    ]
+    judge.equal(silent, [], name="passes that do not say what they could have seen")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.verdict import apart
+
 
 PHASES = ("prefill", "decode")
 
@@ -24,7 +26,8 @@ def test_loaded_equals_reference(
     base = device.fresh(phase).score(prompts)
     device.apply(adapter.folder)
     loaded = device.fresh(phase).score(prompts)
-    judge.differs(base, loaded)
+    effect = apart(reference.exact, base_reference.exact)
+    judge.differs(base, loaded, effect=effect)
     judge.matches(loaded, reference)
     judge.delta_matches(loaded, base, reference, base_reference)
 

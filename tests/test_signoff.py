@@ -228,14 +228,14 @@ def test_a_run_without_checks_still_has_a_page(tmp_path: Path, planned: int) -> 
 
 
 def test_hundreds_of_checks_stay_readable(tmp_path: Path) -> None:
-    boards = tuple(f"board-{k}" for k in range(7))
-    adapters = tuple(f"adapter-{k:02}" for k in range(12))
+    boards = tuple(f"board-{k}" for k in range(6))
+    adapters = tuple(f"adapter-{k:02}" for k in range(10))
     run = SyntheticRun(boards=boards, adapters=adapters)
     write(run.sound().keep(tmp_path / "run"))
     doc = read(tmp_path / "run")
-    assert len(doc["checks"]) > 1000
+    assert len(doc["checks"]) > 700
     first = (tmp_path / "run" / "signoff.html").read_text().split("</section>")[0]
-    assert "3 more boards" in first and "4 more adapters" in first
+    assert "2 more boards" in first and "2 more adapters" in first
     assert all(
         f">{board} " in (tmp_path / "run" / "signoff.html").read_text()
         for board in boards

@@ -123,6 +123,14 @@ def by_file(
     return list(files.items())
 
 
+def short(name: str, most: int) -> str:
+    """A long name without its middle: the ends tell names apart."""
+    if len(name) <= most:
+        return name
+    tail = most // 2
+    return f"{name[: most - tail - 1]}\u2026{name[-tail:]}"
+
+
 def model_digest(board: Mapping[str, Any]) -> object:
     model = board.get("model")
     return model.get("digest") if isinstance(model, Mapping) else None
@@ -155,6 +163,10 @@ def _first(doc: Mapping[str, Any]) -> dict[str, Any]:
         "boards": boards[:FIRST_BOARDS],
         "adapters": adapters[:FIRST_ADAPTERS],
         "more": f"{'; '.join(more)}." if more else "",
+        "matrix": [
+            boards[start : start + FIRST_BOARDS]
+            for start in range(0, len(boards) if more else 0, FIRST_BOARDS)
+        ],
         "failures": failures[:FIRST_FAILURES],
         "failed": [row for row in doc["failures"] if row["status"] != "MISS"],
         "failures_more": max(0, len(failures) - FIRST_FAILURES),
@@ -248,6 +260,7 @@ def render(
         plain=plain,
         seconds=seconds,
         share=share,
+        short=short,
         slug=slug,
         value=value,
         visible=visible,

@@ -23,7 +23,7 @@ LONGEST = 120
 
 def shown(value: object) -> str:
     """A value in one short line."""
-    text = repr(value)
+    text = "none" if value == [] or value == {} else repr(value)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
