@@ -103,7 +103,9 @@ def runtime() -> SessionScoped:
 
 @pytest.fixture
 def device(runtime: SessionScoped) -> Device:
-    store = SimpleNamespace(put_folder=lambda folder: f"store/{folder.name}")
+    store = SimpleNamespace(
+        put_folder=lambda folder: f"store/{folder.name}", forget=lambda: None
+    )
     return Device(runtime, store)  # type: ignore[arg-type]
 
 

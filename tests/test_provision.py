@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import os
 import shutil
+import struct
+import sys
 from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from ssh_server import Loopback
+from ssh_server import Proxy
+from ssh_server import serving
 
 import harness
+from harness.artifacts import provision
+from harness.artifacts import questions
 from harness.artifacts.provision import Store
 from harness.boards.lease import Lease
 from harness.deadline import Deadline
@@ -22,36 +34,55 @@ from harness.errors import CommandFailed
 from harness.errors import DiskFull
 from harness.errors import HostUnreachable
 from harness.errors import ProtocolBroken
+from harness.errors import TransferDamaged
 from harness.errors import UsageFault
+from harness.hosts import channel
+from harness.hosts import local
+from harness.hosts import transfer
 from harness.hosts.local import LocalHost
+from harness.hosts.local import LocalProcess
 
 
 class CountingHost(LocalHost):
-    """This machine, counting what is sent and asked."""
+    """This machine, counting what is started on it and written to it.
+
+    :ivar sent: bytes.
+    :ivar turns: pieces of them; a question is one.
+    :ivar cut_after: bytes after which the connection is lost.
+    :ivar spoil: what becomes of each piece on its way.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__("board", root)
+        self.started = 0
         self.sent = 0
-        self.asked = 0
-        self.fail_after: int | None = None
+        self.turns = 0
+        self.cut_after: int | None = None
+        self.spoil: Callable[[bytes], bytes] = lambda data: data
 
-    def put(self, source: Path, target: str, **given) -> None:  # type: ignore[no-untyped-def, override]
-        if self.fail_after is not None:
-            self.fail_after -= 1
-            if self.fail_after < 0:
+    def start(self, argv, **given) -> LocalProcess:  # type: ignore[no-untyped-def, override]
+        process = super().start(argv, **given)
+        self.started += 1
+        write = process.write
+
+        def counted(data: bytes, deadline: Deadline) -> None:
+            self.sent += len(data)
+            self.turns += 1
+            if self.cut_after is not None and self.sent > self.cut_after:
+                write(data[: self.cut_after - self.sent], deadline)
                 raise HostUnreachable("the connection was lost")
-        self.sent += source.stat().st_size
-        super().put(source, target, **given)
+            write(self.spoil(data), deadline)
 
-    def run(self, argv, **given):  # type: ignore[no-untyped-def, override]
-        self.asked += 1
-        return super().run(argv, **given)
+        process.write = counted  # type: ignore[method-assign, assignment]
+        return process
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> CountingHost:
+def host(tmp_path: Path) -> Iterator[CountingHost]:
     (tmp_path / "board").mkdir()
-    return CountingHost(tmp_path / "board")
+    host = CountingHost(tmp_path / "board")
+    yield host
+    host.close()
 
 
 @pytest.fixture
@@ -71,12 +102,48 @@ def adapter(tmp_path: Path) -> Path:
     return folder
 
 
+# A question without contents has a few names of 64 digits.
+QUESTION = 2000
+
+
+def keepers(workdir: str | Path) -> list[psutil.Process]:
+    """The processes that answer for the store in an absolute `workdir`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline()[-1:] == [f"{workdir}/store"]:
+                found.append(process)
+        except psutil.Error:
+            pass  # it has ended meanwhile
+    return found
+
+
+def ended(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=5)[1]
+
+
 def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def whole(store: Path) -> None:
+    """Nothing is there but contents under their digests."""
+    for path in store.iterdir():
+        assert path.name == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def patch_far(
+    patch: pytest.MonkeyPatch, module, line: str, after: str = "import os"
+) -> None:  # type: ignore[no-untyped-def]
+    """Have a program for the far side run `line` behind its import `after`."""
+    name = "_KEEPER" if module is questions else "_COURIER"
+    text: str = getattr(module, name)
+    assert f"{after}\n" in text
+    patch.setattr(module, name, text.replace(f"{after}\n", f"{after}\n{line}\n", 1))
 
 
 class TestFile:
@@ -95,15 +162,17 @@ class TestFile:
         model.write_bytes(os.urandom(100_000))
         store = Store(host, "work")
         first = store.put_file(model)
-        assert (host.sent, host.asked) == (100_000, 1)
+        assert 100_000 < host.sent < 100_000 + QUESTION
+        before = host.sent, host.turns
         assert store.put_file(model) == first
-        assert (host.sent, host.asked) == (100_000, 1)
+        assert (host.sent, host.turns) == before
         # Another run asks once; another name of the same content is only linked.
         copy = shutil.copy(model, tmp_path / "copy.bin")
         other = Store(host, "work")
         assert other.put_file(model) == first
         assert other.put_file(Path(copy)).endswith(".bin")
-        assert (host.sent, host.asked) == (100_000, 3)
+        assert host.turns == before[1] + 2
+        assert host.sent < before[0] + QUESTION
 
     def test_a_changed_file_is_another_one(
         self, host: CountingHost, there: Callable[[str], Path], tmp_path: Path
@@ -140,7 +209,7 @@ class TestFile:
         assert there(Store(host, "work").put_file(file)) == path
         assert path.is_file() and not path.is_symlink()
         assert path.read_bytes() == file.read_bytes()
-        assert host.sent == 14_000
+        assert 14_000 < host.sent < 14_000 + 2 * QUESTION
 
     def test_no_file(self, host: CountingHost, tmp_path: Path) -> None:
         for path in (tmp_path, tmp_path / "no"):
@@ -164,6 +233,40 @@ class TestFile:
         path = Store(host, "work").put_file(file)
         assert there(path).read_bytes() == file.read_bytes()
 
+    def test_a_small_file_that_changes_under_way(
+        self, host: CountingHost, there: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        file = tmp_path / "f"
+        for change in (b"changed", b"grown to more than it was", b""):
+            file.write_bytes(b"content")
+
+            def spoil(data: bytes, change: bytes = change) -> bytes:
+                file.write_bytes(change)
+                return data
+
+            host.spoil = spoil
+            with pytest.raises(UsageFault, match="changed while it was sent"):
+                Store(host, "work").put_file(file)
+        host.spoil = lambda data: file.unlink() or data  # type: ignore[func-returns-value]
+        with pytest.raises(UsageFault, match="changed while it was sent"):
+            Store(host, "work").put_file(file)
+        assert list(there("work/store").iterdir()) == []
+
+    @pytest.mark.parametrize("size", [1, 300_000, 3 << 20])
+    def test_damage_on_the_way(
+        self,
+        size: int,
+        host: CountingHost,
+        there: Callable[[str], Path],
+        tmp_path: Path,
+    ) -> None:
+        file = tmp_path / "f"
+        file.write_bytes(bytes(size - 1) + b"\xff")
+        host.spoil = lambda data: data.replace(b"\xff", b"\xfe")
+        with pytest.raises(TransferDamaged, match=r"whole|another sha256"):
+            Store(host, "work").put_file(file)
+        assert list(there("work/store").iterdir()) == []
+
     def test_progress_of_large_files_only(
         self, host: CountingHost, tmp_path: Path
     ) -> None:
@@ -176,24 +279,49 @@ class TestFile:
         assert {name for name, _, _ in steps} == {"large"}
         assert steps[-1] == ("large", 9 << 20, 9 << 20)
 
-    def test_no_room(self, host: CountingHost, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("size", [10, 64 << 20])
+    def test_no_room(self, size: int, host: CountingHost, tmp_path: Path) -> None:
+        file = tmp_path / "file"
+        file.touch()
+        os.truncate(file, size)
+        with pytest.MonkeyPatch.context() as patch:
+            # A board with a full disk, as `df` there would show it.
+            patch_far(
+                patch, questions, "os.statvfs = lambda p: os.statvfs_result([1] * 10)"
+            )
+            with pytest.raises(DiskFull, match=r"needs [\d,]+ bytes, 1 are free"):
+                Store(host, "work").put_file(file)
+        assert list((tmp_path / "board" / "work" / "store").iterdir()) == []
+        assert host.sent < QUESTION
+
+    def test_no_room_that_only_the_transfer_sees(
+        self, host: CountingHost, tmp_path: Path
+    ) -> None:
         huge = tmp_path / "huge"
         huge.touch()
         os.truncate(huge, 64 << 20)
-        small = Store(host, "work")
         with pytest.MonkeyPatch.context() as patch:
-            # A board with a full disk, as `df` there would show it.
-            full = "import os\nos.statvfs = lambda p: os.statvfs_result([1] * 10)\n"
-            from harness.hosts import transfer
-
-            patch.setattr(
-                transfer,
-                "_COURIER",
-                transfer._COURIER.replace("import errno\n", f"import errno\n{full}", 1),
+            patch_far(
+                patch, transfer, "os.statvfs = lambda p: os.statvfs_result([1] * 10)"
             )
             with pytest.raises(DiskFull, match=r"needs [\d,]+ bytes, 1 are free"):
-                small.put_file(huge)
+                Store(host, "work").put_file(huge)
         assert list((tmp_path / "board" / "work" / "store").iterdir()) == []
+
+    @pytest.mark.parametrize("step", ["replace", "link"])
+    def test_no_room_that_only_the_write_sees(
+        self, step: str, host: CountingHost, adapter: Path, tmp_path: Path
+    ) -> None:
+        store = Store(host, "work")
+        with pytest.MonkeyPatch.context() as patch:
+            full = "lambda *_: (_ for _ in ()).throw(OSError(28, 'No space left'))"
+            patch_far(
+                patch, questions, f"os.{step} = shutil.copyfile = {full}", "import sys"
+            )
+            with pytest.raises(DiskFull, match=r"bytes, .* are free"):
+                store.put_folder(adapter)
+        whole(tmp_path / "board" / "work" / "store")
+        assert store.put_folder(adapter) == Store(host, "work").put_folder(adapter)
 
 
 class TestFolder:
@@ -207,14 +335,43 @@ class TestFolder:
         store = Store(host, "work")
         first = store.put_folder(adapter)
         contents = 50_000 + len('{"r": 8}') + len("text")  # the same text goes once
-        assert (host.sent, host.asked) == (contents, 2)
+        assert contents < host.sent < contents + 2 * QUESTION
+        before = host.sent, host.turns
         assert store.put_folder(adapter) == first
-        assert (host.sent, host.asked) == (contents, 2)
+        assert (host.sent, host.turns) == before
         assert Store(host, "work").put_folder(adapter) == first
-        assert (host.sent, host.asked) == (contents, 3)
+        assert host.turns == before[1] + 1
         (adapter / "adapter_config.json").write_text('{"r": 16}')
         assert store.put_folder(adapter) != first
-        assert host.sent == contents + len('{"r": 16}')
+        assert host.sent < before[0] + 3 * QUESTION
+
+    def test_small_folders_need_one_process(
+        self, host: CountingHost, adapter: Path
+    ) -> None:
+        store = Store(host, "work")
+        for number in range(20):
+            (adapter / "adapter_config.json").write_text(str(number))
+            store.put_folder(adapter)
+        assert host.started == 1
+        assert host.turns == 40
+
+    def test_many_and_large_contents(
+        self, host: CountingHost, there: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "many"
+        folder.mkdir()
+        for number in range(11):
+            (folder / f"{number}").write_bytes(os.urandom(1 << 20))
+        (folder / "large").write_bytes(os.urandom(3 << 20))
+        (folder / "empty").touch()
+        path = Store(host, "work").put_folder(folder)
+        assert tree(there(path)) == tree(folder)
+        assert 14 << 20 < host.sent < (14 << 20) + 9 * QUESTION
+        (folder / "0").unlink()
+        (folder / "only large").write_bytes(os.urandom(2 << 20))
+        path = Store(host, "work").put_folder(folder)
+        assert tree(there(path)) == tree(folder)
+        assert 16 << 20 < host.sent < (16 << 20) + 18 * QUESTION
 
     def test_the_name_tells_content_and_places(
         self, host: CountingHost, adapter: Path
@@ -227,16 +384,20 @@ class TestFolder:
     def test_an_interrupted_upload_leaves_nothing_visible(
         self, host: CountingHost, there: Callable[[str], Path], adapter: Path
     ) -> None:
-        whole = Store(LocalHost("x", there("elsewhere").parent), "spare")
-        name = Path(whole.put_folder(adapter)).name
-        for successes in (0, 1, 2):
-            host.fail_after = successes
-            with pytest.raises(HostUnreachable):
-                Store(host, "work").put_folder(adapter)
-            assert not there(f"work/store/{name}").exists()
+        (adapter / "large").write_bytes(bytes(2 << 20))
+        store = Store(host, "work")
+        store.put_folder(adapter)
+        total = host.sent
+        for cut in (0, 3, 500, QUESTION, 1 << 20, total - 20_000, total - 1):
             shutil.rmtree(there("work/store"))
-        host.fail_after = None
-        assert tree(there(Store(host, "work").put_folder(adapter))) == tree(adapter)
+            store.close()
+            host.sent, host.cut_after = 0, cut
+            with pytest.raises(HostUnreachable):
+                store.put_folder(adapter)
+            host.close()  # the far side sees the end, too
+            whole(there("work/store"))
+        host.cut_after = None
+        assert tree(there(store.put_folder(adapter))) == tree(adapter)
 
     @pytest.mark.parametrize("harm", ["flip", "missing", "extra", "file", "part"])
     def test_damage_over_there_is_repaired(
@@ -312,20 +473,321 @@ class TestFolder:
         assert tree(tmp_path / "board" / path) == files
 
 
+class TestLife:
+    """One process over there, however it ends."""
+
+    @pytest.fixture(autouse=True)
+    def short_grace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What hangs is killed sooner than in earnest."""
+        monkeypatch.setattr(channel, "GRACE", 0.3)
+        monkeypatch.setattr(local, "GRACE", 0.3)
+
+    @pytest.fixture
+    def workdir(self, tmp_path: Path) -> Path:
+        return tmp_path / "board" / "work"
+
+    def test_close_ends_it(
+        self, host: CountingHost, workdir: Path, adapter: Path
+    ) -> None:
+        store = Store(host, str(workdir))
+        assert not keepers(workdir)  # none before it is needed
+        store.put_folder(adapter)
+        running = keepers(workdir)
+        assert len(running) == 1
+        store.close()
+        assert ended(running)
+        store.close()
+        shutil.rmtree(workdir)
+        assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+        (again,) = keepers(workdir)
+        host.close()
+        assert ended([again])
+
+    def test_it_ends_with_its_input(
+        self, host: CountingHost, workdir: Path, adapter: Path
+    ) -> None:
+        process = host.start([sys.executable, "-c", questions._KEEPER, str(workdir)])
+        assert process.read(len(questions.READY), Deadline(9)) == questions.READY
+        process.write(struct.pack(">I", 500) + b"{", Deadline(1))
+        process.end_input()
+        assert process.read(1, Deadline(9)) == b""
+        assert process.errors() == ""
+        assert process.status() == 0
+
+    def test_killed_between_two_questions(
+        self, host: CountingHost, workdir: Path, adapter: Path
+    ) -> None:
+        store = Store(host, str(workdir))
+        path = Path(store.put_folder(adapter))
+        (running,) = keepers(workdir)
+        running.kill()
+        assert ended([running])
+        # As after a restart of a board that keeps nothing.
+        shutil.rmtree(workdir)
+        assert Path(store.put_folder(adapter)) == path
+        assert tree(path) == tree(adapter)
+
+    def test_killed_in_the_middle(
+        self, host: CountingHost, workdir: Path, adapter: Path
+    ) -> None:
+        store = Store(host, str(workdir))
+        store.put_folder(adapter)
+        (running,) = keepers(workdir)
+        running.suspend()
+
+        def kill(data: bytes) -> bytes:
+            host.spoil = lambda data: data
+            running.kill()
+            return data
+
+        host.spoil = kill
+        (adapter / "adapter_config.json").write_text("another")
+        with pytest.raises(CommandFailed) as failed:
+            store.put_folder(adapter)
+        assert failed.value.where == f"board:{workdir}/store"
+        assert "status -9" in str(failed.value)
+        assert failed.value.cure
+        assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+
+    def test_a_bug_over_there_is_told(
+        self,
+        host: CountingHost,
+        workdir: Path,
+        adapter: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        patch_far(monkeypatch, questions, "os.statvfs = None")
+        with pytest.raises(CommandFailed, match=r"status 1\): TypeError: .*callable"):
+            Store(host, str(workdir)).put_folder(adapter)
+
+    def test_one_that_hangs(
+        self,
+        host: CountingHost,
+        workdir: Path,
+        adapter: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        store = Store(host, str(workdir))
+        store.put_folder(adapter)
+        (running,) = keepers(workdir)
+        running.suspend()
+        monkeypatch.setattr(provision, "_LEAST_SECONDS", 0.3)
+        (adapter / "adapter_config.json").write_text("another")
+        with pytest.raises(CommandFailed, match=r"did not answer within 0\.3"):
+            store.put_folder(adapter)
+        assert ended([running])
+        monkeypatch.undo()
+        assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+
+    def test_forgotten_it_is_looked_for_again(
+        self, host: CountingHost, workdir: Path, adapter: Path
+    ) -> None:
+        store = Store(host, str(workdir))
+        paths = store.put_folder(adapter), store.put_file(adapter / "sub" / "same.json")
+        shutil.rmtree(workdir)
+        store.forget()
+        assert store.put_folder(adapter) == paths[0]
+        assert store.put_file(adapter / "sub" / "same.json") == paths[1]
+        assert tree(Path(paths[0])) == tree(adapter)
+        assert Path(paths[1]).read_text() == '{"r": 8}'
+        assert host.started == 1
+
+    def test_two_stores_at_once(
+        self, host: CountingHost, workdir: Path, tmp_path: Path
+    ) -> None:
+        """They make the same folders of the same contents at the same time."""
+        folders = []
+        for number in range(15):
+            folder = tmp_path / f"f{number}"
+            folder.mkdir()
+            for file in range(20):
+                (folder / f"{file}").write_text(f"{number} {file}")
+            folders.append(folder)
+
+        def put(store: Store) -> list[str]:
+            return [store.put_folder(folder) for folder in folders]
+
+        stores = [Store(host, str(workdir)) for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(put, stores)
+        assert first == second
+        assert len(keepers(workdir)) == 2
+        for folder, path in zip(folders, first, strict=True):
+            assert tree(Path(path)) == tree(folder)
+        assert not list((workdir / "store").glob(".*"))
+        stores[0].close()
+        assert len(keepers(workdir)) == 1
+        stores[1].forget()
+        assert put(stores[1]) == first
+
+
+class TestOverSsh:
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+        with serving("asyncssh", tmp_path_factory.mktemp("ssh") / "server") as running:
+            yield running
+
+    def test_the_connection_is_lost(
+        self, server: Loopback, tmp_path: Path, adapter: Path
+    ) -> None:
+        workdir = tmp_path / "work"
+        proxy = Proxy(server.port)
+        host = server.host(proxy.port)
+        store = Store(host, str(workdir))
+        path = Path(store.put_folder(adapter))
+        (first,) = keepers(workdir)
+
+        # Between two questions: it is made again, and all is looked for again.
+        shutil.rmtree(workdir)
+        proxy.cut()
+        assert ended([first])
+        assert Path(store.put_folder(adapter)) == path
+        assert tree(path) == tree(adapter)
+
+        # In the middle of one.
+        (second,) = keepers(workdir)
+        second.suspend()
+        (adapter / "adapter_config.json").write_text("another")
+        with ThreadPoolExecutor(1) as pool:
+            put = pool.submit(store.put_folder, adapter)
+            with pytest.raises(TimeoutError):
+                put.result(0.3)
+            proxy.cut()
+            with pytest.raises(HostUnreachable) as lost:
+                put.result(20)
+        assert lost.value.where and lost.value.cure
+        assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+        assert ended([second])
+        host.close()
+        assert ended(keepers(workdir))
+        proxy.close()
+
+    def test_killed_in_the_middle(
+        self, server: Loopback, tmp_path: Path, adapter: Path
+    ) -> None:
+        workdir = tmp_path / "work"
+        host = server.host()
+        store = Store(host, str(workdir))
+        store.put_folder(adapter)
+        (running,) = keepers(workdir)
+        running.suspend()
+        (adapter / "adapter_config.json").write_text("another")
+        with ThreadPoolExecutor(1) as pool:
+            put = pool.submit(store.put_folder, adapter)
+            with pytest.raises(TimeoutError):
+                put.result(0.3)
+            running.kill()
+            with pytest.raises(CommandFailed, match="status -9"):
+                put.result(20)
+        assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+        store.close()
+        assert not keepers(workdir)
+        host.close()
+
+
 class TestDistrust:
+    @pytest.fixture
+    def board(self, tmp_path: Path) -> Iterator[Callable[[str], LocalHost]]:
+        """A host whose Python is a shell script."""
+        hosts = []
+
+        def made(script: str) -> LocalHost:
+            python = tmp_path / "python"
+            python.write_text(f"#!/bin/sh\n{script}\n")
+            python.chmod(0o755)
+            hosts.append(LocalHost("board", tmp_path, python=str(python)))
+            return hosts[-1]
+
+        yield made
+        for host in hosts:
+            host.close()
+
     @pytest.mark.parametrize(
         "answer",
-        ["noise", "[]", '{"folder": true}', '{"folder": 1, "missing": [7]}', "{}"],
+        [
+            *("noise", "[]", "{}", "null", "[" * 60_000, '{"whole": true}', '"\\ud800'),
+            '{"whole": 1, "missing": []}',
+            '{"whole": false, "missing": {}}',
+            '{"whole": false, "missing": [7]}',
+            '{"whole": false, "missing": [-1]}',
+            '{"whole": false, "missing": [0, 0]}',
+            '{"whole": false, "missing": [[]]}',
+            '{"whole": true, "missing": [0]}',
+            '{"full": ["a", "b"]}',
+        ],
     )
     def test_an_odd_answer_is_refused(
-        self, answer: str, adapter: Path, tmp_path: Path
+        self, answer: str, adapter: Path, board: Callable[[str], LocalHost]
     ) -> None:
-        liar = tmp_path / "python"
-        liar.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{answer}'\n")
-        liar.chmod(0o755)
-        host = LocalHost("board", tmp_path, python=str(liar))
+        host = board("cat answer; exec cat >/dev/null")
+        frame = struct.pack(">I", len(answer)) + answer.encode()
+        Path(host.python).with_name("answer").write_bytes(questions.READY + frame)
+        store = Store(host, "work")
+        with pytest.raises(ProtocolBroken, match=r"work/store.*boards\.toml"):
+            store.put_folder(adapter)
+        # The next question goes to another one.
+        host.python = sys.executable
+        assert store.put_folder(adapter)
+
+    @pytest.mark.parametrize("length", [1 << 17, 0xFFFFFFFF])
+    def test_an_answer_without_end_is_refused(
+        self, length: int, adapter: Path, board: Callable[[str], LocalHost]
+    ) -> None:
+        host = board("cat answer; exec cat /dev/zero")
+        head = questions.READY + struct.pack(">I", length)
+        Path(host.python).with_name("answer").write_bytes(head)
         with pytest.raises(ProtocolBroken):
             Store(host, "work").put_folder(adapter)
+
+    def test_a_lie_about_contents_ends(
+        self, adapter: Path, board: Callable[[str], LocalHost]
+    ) -> None:
+        host = board("cat answer; exec cat >/dev/null")
+        text = json.dumps({"whole": False, "missing": [0, 1]}).encode()
+        frame = struct.pack(">I", len(text)) + text
+        told = questions.READY + 3 * frame
+        Path(host.python).with_name("answer").write_bytes(told)
+        with pytest.raises(TransferDamaged, match=r"of 3 contents, 2 do not arrive"):
+            Store(host, "work").put_folder(adapter)
+
+    def test_a_greeting_comes_first(
+        self, adapter: Path, tmp_path: Path, board: Callable[[str], LocalHost]
+    ) -> None:
+        greeting = r"""echo "Welcome: $*"; printf 'no end of line \0'"""
+        host = board(f'{greeting}; exec {sys.executable} "$@"')
+        path = Store(host, "work").put_folder(adapter)
+        assert tree(tmp_path / path) == tree(adapter)
+
+    def test_a_greeting_without_end_is_refused(
+        self, adapter: Path, board: Callable[[str], LocalHost]
+    ) -> None:
+        with pytest.raises(ProtocolBroken):
+            Store(board("yes"), "work").put_folder(adapter)
+
+    def test_no_answer(
+        self,
+        adapter: Path,
+        board: Callable[[str], LocalHost],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(questions, "_START_SECONDS", 0.3)
+        with pytest.raises(CommandFailed, match=r"did not answer within 0\.3 s"):
+            Store(board("exec cat >/dev/null"), "work").put_folder(adapter)
+
+    @pytest.mark.parametrize(
+        ("script", "told"),
+        [
+            ("echo out; echo first >&2; echo last >&2; exit 3", r"status 3\): last - "),
+            ("echo This account is closed.; exit 1", r"status 1\): This account is"),
+            ("exit 0", r"status 0\): it said nothing"),
+            ("exec no-such-python", r"status 127\): .*not found"),
+        ],
+    )
+    def test_no_python(
+        self, script: str, told: str, adapter: Path, board: Callable[[str], LocalHost]
+    ) -> None:
+        with pytest.raises(CommandFailed, match=told):
+            Store(board(script), "work").put_folder(adapter)
 
     def test_no_place_for_a_store(self, host: CountingHost, adapter: Path) -> None:
         Path(host.address.removeprefix("local:"), "work").write_text("a file")

@@ -188,7 +188,6 @@ class TestDerivedAgain:
         "change",
         [
             {"outcome": Outcome.PASS},
-            {"reason": "all is well"},
             {"statistics": {"observed": 2, "expected": 2}},
             {"statistics": {}},
             {"kind": "guess"},

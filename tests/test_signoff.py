@@ -68,10 +68,17 @@ def page_of(folder: Path) -> Page:
     return Page((folder / "signoff.html").read_text())
 
 
-def test_a_sound_run_is_go_and_says_on_what(tmp_path: Path) -> None:
-    release = write(SyntheticRun().sound().keep(tmp_path / "run"))
-    doc = read(tmp_path / "run")
-    assert release.verdict == doc["verdict"] == "GO"
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which all is well, for reading only."""
+    folder = tmp_path_factory.mktemp("sound") / "run"
+    assert write(SyntheticRun().sound().keep(folder)).verdict == "GO"
+    return folder
+
+
+def test_a_sound_run_is_go_and_says_on_what(sound: Path) -> None:
+    doc = read(sound)
+    assert doc["verdict"] == "GO"
     assert doc["exit_status"] == 0
     assert doc["boards"] == {"sim-bm1688": "GO", "sim-rk1828": "GO"}
     assert doc["planned"] == doc["executed"] == len(doc["checks"])
@@ -83,9 +90,9 @@ def test_a_sound_run_is_go_and_says_on_what(tmp_path: Path) -> None:
         for cell in adapter["boards"].values()
     )
     assert all(row["found"] for row in doc["controls"]) and doc["controls"]
-    text = page_of(tmp_path / "run").text
+    text = page_of(sound).text
     for words in (
-        release.reason,
+        doc["reason"],
         "All boards are simulated",
         "no statement on hardware timing, DDR",
         doc["adapters"][0]["digest"],
@@ -202,9 +209,8 @@ def test_what_was_not_tested_is_said(tmp_path: Path) -> None:
     assert read(tmp_path / "run")["coverage"]["tested"] == 11
 
 
-def test_the_control_requirement_shows_a_control(tmp_path: Path) -> None:
-    write(SyntheticRun().sound().keep(tmp_path / "run"))
-    requirements = read(tmp_path / "run")["requirements"]
+def test_the_control_requirement_shows_a_control(sound: Path) -> None:
+    requirements = read(sound)["requirements"]
     assert requirements["R91"]["tightest"]["kind"] == "control"
     assert requirements["R20"]["tightest"]["measured"] == "scale of the delta"
 
@@ -242,24 +248,26 @@ def test_hundreds_of_checks_stay_readable(tmp_path: Path) -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tmp_path = tmp_path_factory.mktemp("hostile")
+    run = SyntheticRun(
+        boards=("sim-bm1688",), adapters=(f"a{HOSTILE}",), hostile=HOSTILE
+    )
+    run.check(
+        "R12",
+        "hostile",
+        "sim-bm1688",
+        f"a{HOSTILE}",
+        status=Status.FAIL,
+        reason="wrong: ",
+    )
+    write(run.sound().keep(tmp_path / "run"))
+    return tmp_path / "run"
+
+
 class TestHostileBoard:
     """Nothing that a board says becomes markup, a fetch, or a forged line."""
-
-    @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        run = SyntheticRun(
-            boards=("sim-bm1688",), adapters=(f"a{HOSTILE}",), hostile=HOSTILE
-        )
-        run.check(
-            "R12",
-            "hostile",
-            "sim-bm1688",
-            f"a{HOSTILE}",
-            status=Status.FAIL,
-            reason="wrong: ",
-        )
-        write(run.sound().keep(tmp_path / "run"))
-        return tmp_path / "run"
 
     def test_the_page_has_no_script_and_fetches_nothing(self, folder: Path) -> None:
         page = page_of(folder)
@@ -286,21 +294,20 @@ class TestHostileBoard:
         assert verify(folder) == []
 
 
-def test_the_manifest_is_what_sha256sum_checks(tmp_path: Path) -> None:
-    write(SyntheticRun().sound().keep(tmp_path / "run"))
+def test_the_manifest_is_what_sha256sum_checks(sound: Path) -> None:
     subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet", "MANIFEST.sha256"],
-        cwd=tmp_path / "run",
+        cwd=sound,
         check=True,
     )
-    listed = (tmp_path / "run" / "MANIFEST.sha256").read_text().splitlines()
-    files = {p.name for p in (tmp_path / "run").iterdir()} - {"MANIFEST.sha256"}
+    listed = (sound / "MANIFEST.sha256").read_text().splitlines()
+    files = {p.name for p in sound.iterdir()} - {"MANIFEST.sha256"}
     assert {line[66:] for line in listed} == files
 
 
 def test_latest_points_to_the_last_run(tmp_path: Path) -> None:
     for name in ("run-1", "run-2"):
-        write(SyntheticRun().sound().keep(tmp_path / name))
+        write(SyntheticRun(boards=("b",), adapters=()).sound().keep(tmp_path / name))
     latest = tmp_path / "latest"
     assert latest.is_symlink() and latest.resolve() == tmp_path / "run-2"
     assert not list(tmp_path.glob(".latest*"))
@@ -368,9 +375,9 @@ def test_not_a_run_folder_is_one_line(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
-    pages = []
-    for name in ("a", "b"):
-        write(SyntheticRun().sound().keep(tmp_path / name / "run"))
-        pages.append((tmp_path / name / "run" / "signoff.html").read_bytes())
-    assert pages[0] == pages[1]
+def test_the_same_records_give_the_same_page(sound: Path, tmp_path: Path) -> None:
+    again = tmp_path / "run"
+    write(SyntheticRun().sound().keep(again))
+    assert (again / "signoff.html").read_bytes() == (
+        sound / "signoff.html"
+    ).read_bytes()

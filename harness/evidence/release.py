@@ -15,6 +15,7 @@ from harness.evidence.records import Planned
 from harness.evidence.records import Record
 from harness.evidence.records import Status
 from harness.verdict.decide import decide
+from harness.verdict.measurement import Measurement
 from harness.verdict.measurement import Outcome
 
 
@@ -120,12 +121,14 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
     if missing or counts[Status.ERROR]:
         trouble = [c for c in ended.values() if c.status is Status.ERROR]
         named = f"; {trouble[0].board}: {trouble[0].reason}" if trouble else ""
+        parts = [f"{len(missing)} of {_checks(len(planned))} did not run"] * bool(
+            missing
+        )
+        parts += [f"{_checks(len(trouble))} met trouble of the lab"] * bool(trouble)
         return release(
             "INCONCLUSIVE",
             INFRASTRUCTURE,
-            f"{len(missing)} of {len(planned)} checks did not run and "
-            f"{counts[Status.ERROR]} met trouble of the lab"
-            f"{named or _why(ended, missing)}",
+            " and ".join(parts) + (named or _why(ended, missing)),
         )
     undecided = [c for c in ended.values() if c.status is Status.INCONCLUSIVE]
     if undecided:
@@ -133,7 +136,7 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
         return release(
             "INCONCLUSIVE",
             INCONCLUSIVE,
-            f"{len(undecided)} checks could not be decided; {first.board}"
+            f"{_checks(len(undecided))} could not be decided; {first.board}"
             f"{f' with {first.adapter}' if first.adapter else ''}: {first.reason}",
         )
     left = Counter({r.board: r.count for r in records if isinstance(r, Deselected)})
@@ -142,7 +145,7 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
         return release(
             "INCONCLUSIVE",
             INCONCLUSIVE,
-            f"a partial run: {sum(partial.values())} checks were deselected",
+            f"a partial run: {_checks(sum(partial.values()))} left out",
         )
     controlled = {
         r.board
@@ -167,13 +170,25 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
     )
 
 
+def _checks(count: int) -> str:
+    return f"{count} check{'s' * (count != 1)}"
+
+
 def _why(ended: dict[str, Check], missing: Sequence[str]) -> str:
     first = next((ended[n] for n in missing if n in ended), None)
     return f"; {first.board}: {first.reason}" if first else ""
 
 
+def _numbers(measurement: Measurement) -> tuple[object, ...]:
+    m = measurement
+    return m.value, m.limit, m.low, m.high, m.smallest_visible, m.used
+
+
 def rederive(records: Sequence[Record]) -> list[str]:
-    """Decide every judgement again; what came to something else, one line each."""
+    """Decide every judgement again; what came to something else, one line each.
+
+    Outcomes and numbers count; the words of a reason may be another version's.
+    """
     problems = []
     worst: dict[tuple[str, int], set[Outcome]] = {}
     for record in records:
@@ -191,9 +206,7 @@ def rederive(records: Sequence[Record]) -> list[str]:
             problems.append(
                 f"{where}: recorded {judgement.outcome}, derived {again.outcome}"
             )
-        elif again.reason != judgement.reason:
-            problems.append(f"{where}: the reason was changed")
-        elif again.measurement != judgement.measurement:
+        elif _numbers(again.measurement) != _numbers(judgement.measurement):
             problems.append(f"{where}: the measurement was changed")
     planned = {record.nodeid for record in records if isinstance(record, Planned)}
     for record in records:

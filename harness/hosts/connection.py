@@ -32,8 +32,9 @@ CONNECT_SECONDS = 10.0
 # Seconds after which a peer that takes no byte, or acknowledges none, is gone.
 _STALL_SECONDS = 15.0
 
-# One pass over the data instead of two (cipher and MAC), and boards have AES
-# instructions; measured a third faster than paramiko's first choice.
+# One pass over the data instead of two. With 64 MiB to and from an sshd on loopback a
+# second of our CPU carries about a third more than with paramiko's first choice,
+# aes128-ctr and hmac-sha2-256; what it saves a board depends on its AES instructions.
 _CIPHER = "aes128-gcm@openssh.com"
 
 # What paramiko reports goes here and nowhere else unless somebody listens: it logs

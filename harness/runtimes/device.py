@@ -113,6 +113,8 @@ class Device:
         """End the software and start it again; it is at base then."""
         self._session = None
         self._artifacts.clear()
+        # The whole board may have restarted, with a workdir that did not survive it.
+        self._store.forget()
         self.runtime.restart()
 
     def reported(self) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""What the harness costs, measured on this machine; nothing here passes or fails."""
