@@ -48,9 +48,7 @@ def run() -> Iterator[Figure]:
         f"< {DEMANDED_MB} MB",
     )
     total = sum(requests.values())
-    yield Figure(
-        "requests to the probe", total, "", wall / total * 1e3, "ms of wall time each"
-    )
+    yield Figure("requests to the probe", total, "")
     for op in ("score", "reset", "activate", "restart"):
         count = requests.get(op, 0)
         yield Figure(f"of these `{op}`", count, "", count / total, "all requests")

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from harness.hosts.channel import SshProcess
 from harness.hosts.ssh import SshHost
-from harness.hosts.ssh import SshProcess
 from harness.runtimes.client import Client
 from harness.runtimes.remote import RemoteRuntime
 
@@ -70,9 +70,14 @@ class Meter:
             self._waited += time.perf_counter() - start
             self._inside = False
 
-    def _counted(self, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def _counted(
+        self, act: Callable[..., Any], *arguments: Any, first: str = "", **named: Any
+    ) -> Any:
         op = arguments[1] if len(arguments) > 1 else act.__name__
         self._requests[op] += 1
+        if first:
+            self._requests[first] += 1
+            named["first"] = first
         return act(*arguments, **named)
 
     def to_json(self) -> dict[str, object]:

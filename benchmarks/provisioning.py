@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ def run() -> Iterator[Figure]:
 def _folders(board: Board, folder: Path) -> Iterator[Figure]:
     plain = _median(lambda _: board.host.run(["true"], deadline=Deadline(10)))
     yield Figure("`true` over SSH", plain * 1e3, "ms")
-    adapters = [_adapter(folder / str(i), i) for i in range(FOLDERS + 1)]
+    adapters = [_adapter(folder / str(i)) for i in range(FOLDERS + 1)]
     stores = [Store(board.host, board.workdir) for _ in adapters]
     for what, act in (
         ("new", lambda i: board.store.put_folder(adapters[i])),
@@ -50,11 +49,11 @@ def _folders(board: Board, folder: Path) -> Iterator[Figure]:
         )
 
 
-def _adapter(folder: Path, number: int) -> Path:
-    """A fixture's adapter with a content of its own."""
-    shutil.copytree(FIXTURES / "adapters" / "r8-all", folder)
-    with (folder / "README.md").open("a") as file:
-        file.write(f"\n{number}\n")
+def _adapter(folder: Path) -> Path:
+    """A folder like an adapter of the fixtures, with contents nobody has seen."""
+    folder.mkdir()
+    for file in sorted((FIXTURES / "adapters" / "r8-all").iterdir()):
+        (folder / file.name).write_bytes(os.urandom(file.stat().st_size))
     return folder
 
 

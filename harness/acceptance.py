@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness import __version__
-from harness.artifacts import forge
-from harness.artifacts.adapter import Adapter
 from harness.bench import Bench
-from harness.boards.inventory import Board
 from harness.checks import BoardAway
 from harness.checks import Check
 from harness.checks import is_retried
 from harness.checks import status_of
 from harness.errors import HarnessError
+from harness.errors import Infrastructure
 from harness.errors import UsageFault
-from harness.evidence import AdapterFacts
 from harness.evidence import Check as CheckRecord
-from harness.evidence import Deselected
 from harness.evidence import Environment
 from harness.evidence import Judged
-from harness.evidence import Planned
 from harness.evidence import Release
 from harness.evidence import Run
 from harness.evidence import RunFolder
 from harness.evidence import Status
+from harness.plan import Plan
+from harness.runtimes.device import Device
 from harness.selection import Selection
 from harness.verdict import THETA
 from harness.verdict import BoardWrong
@@ -59,104 +53,33 @@ class Acceptance:
     """
 
     def __init__(self, config: pytest.Config) -> None:
-        self.selection = Selection(config)
-        self.selection.check()
         self._config = config
+        self._started = time.time()
+        self.selection = Selection(config)
         worker = getattr(config, "workerinput", None)
-        path = Path(worker["run_folder"]) if worker else self._new_folder()
-        self.run = RunFolder(path, worker["workerid"] if worker else "main")
-        self.checks: dict[str, Check] = {}
-        self._benches: dict[str, Bench | HarnessError] = {}
-        self._deselected: Counter[str] = Counter()
+        if worker:
+            self.run = RunFolder(Path(worker["run_folder"]), worker["workerid"])
+        else:
+            self.selection.check()
+            self.run = RunFolder(self._new_folder(), "main")
+        self.plan = Plan(self.selection)
         self.release: Release | None = None
+        self._planned = False
+        self._benches: dict[str, Bench | HarnessError] = {}
 
     def _new_folder(self) -> Path:
         """A name that sorts by time and that no other run has."""
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._started))
         return self.selection.reports / f"{stamp}-{time.time_ns() % 1_000_000:06d}"
 
-    # Collection
-
-    @property
-    def boards(self) -> dict[str, Board]:
-        """The boards of this run by name."""
-        return {board.name: board for board in self.selection.boards}
-
-    def adapters(self, board: str) -> tuple[Adapter, ...]:
-        """The adapters accepted on a board."""
-        return self.selection.adapters(self.boards[board])
-
-    def widest(self, board: str) -> Adapter:
-        """The adapter with the most modules, then the largest ranks."""
-        return max(self.adapters(board), key=Adapter.width)
-
-    def parametrize(self, metafunc: pytest.Metafunc) -> None:
-        """Give a suite function its boards, and its adapters or damages on each."""
-        names = ("board", "adapter", "damage", "non_finite")
-        wanted = [name for name in names if name in metafunc.fixturenames]
-        rows = [
-            pytest.param(
-                *row,
-                id="-".join(getattr(part, "name", part) for part in row),
-                marks=getattr(pytest.mark, "simulator" if board.simulated else "board"),
-            )
-            for board in self.selection.boards
-            for row in self._rows(board, wanted[1:])
-        ]
-        indirect = [name for name in wanted if name in ("board", "adapter")]
-        metafunc.parametrize(wanted, rows, indirect=indirect)
-
-    def _rows(self, board: Board, wanted: Sequence[str]) -> Iterable[tuple[Any, ...]]:
-        match wanted:
-            case []:
-                return [(board.name,)]
-            case ["adapter"]:
-                return [(board.name, a) for a in self.selection.adapters(board)]
-            case ["damage" | "non_finite" as name]:
-                requirement = {"damage": "R40", "non_finite": "R42"}[name]
-                widest = self.widest(board.name)
-                return [
-                    (board.name, damage)
-                    for damage in forge.damaged(widest, board.reserved_rank)
-                    if damage.requirement == requirement
-                ]
-        raise UsageFault(f"a suite asks for {wanted} at once")
-
-    def order(self, item: pytest.Item) -> tuple[str, ...]:
-        """What items are sorted by; tests without a board keep their place."""
-        check = Check.of(item)
-        return (check.board, *check.requirements) if check else ()
-
-    def deselected(self, items: Iterable[pytest.Item]) -> None:
-        """Count what the user left out, by board."""
-        for item in items:
-            if check := Check.of(item):
-                self._deselected[check.board] += 1
-
-    def plan(self, items: Iterable[pytest.Item]) -> None:
-        """Write down what is to run before anything does (R92)."""
-        for item in items:
-            if check := Check.of(item):
-                self.checks[check.nodeid] = check
-        if self._config.option.collectonly:
-            return
-        for check in self.checks.values():
-            self.run.append(
-                Planned(
-                    check.nodeid,
-                    check.board,
-                    check.adapter,
-                    check.requirements,
-                    check.title,
-                )
-            )
-        for board in {check.board for check in self.checks.values()}:
-            if self._deselected[board]:
-                self.run.append(Deselected(board, self._deselected[board]))
-            for adapter in self.adapters(board):
-                self.run.append(
-                    AdapterFacts(adapter.name, adapter.digest, adapter.facts)
-                )
+    def begin(self, item: pytest.Item) -> None:
+        """Before an item runs; before the first one the plan is written down (R92)."""
+        if not self._planned:
+            self._planned = True
+            for record in self.plan.records():
+                self.run.append(record)
+        if check := self.plan.checks.get(item.nodeid):
+            check.begin()
 
     # Execution
 
@@ -169,8 +92,8 @@ class Acceptance:
         if name not in self._benches:
             try:
                 bench = Bench(
-                    self.boards[name],
-                    self.widest(name),
+                    self.selection.board(name),
+                    self.selection.widest(name),
                     fault=self.selection.fault,
                     golden=self.selection.golden,
                     progress=self._say,
@@ -178,7 +101,7 @@ class Acceptance:
                 self._benches[name] = bench
                 self.run.append(Environment(name, bench.environment()))
             except HarnessError as error:
-                self.lose(name, error)
+                self._lose(name, error)
         held = self._benches[name]
         if isinstance(held, UsageFault):
             raise held
@@ -186,33 +109,49 @@ class Acceptance:
             raise BoardAway(str(held), where=name)
         return held
 
-    def lose(self, name: str, error: HarnessError) -> None:
+    def device(self, name: str) -> Device:
+        """The device of a board in its base state.
+
+        :raises BoardAway: it cannot be brought there; the board is given up.
+        """
+        bench = self.bench(name)
+        try:
+            return bench.begin()
+        except HarnessError as error:
+            self._lose(name, error)
+            raise BoardAway(str(error), where=name) from None
+
+    def _lose(self, name: str, error: HarnessError) -> None:
         """Give a board up: what is still planned on it will be missing."""
         held = self._benches.get(name)
         self._benches[name] = error
         if isinstance(held, Bench):
-            held.__exit__(None, None, None)
+            _leave(held)
 
     def judge(self, nodeid: str, bench: Bench) -> Judge:
         """The judge of one check."""
-        check = self.checks[nodeid]
+        check = self.plan.checks[nodeid]
 
         def record(judgement: Judgement) -> None:
-            check.judgements += 1
-            self.run.append(
-                Judged(
-                    check.nodeid,
-                    check.board,
-                    check.adapter,
-                    check.requirements,
-                    check.attempt,
-                    judgement,
-                )
+            check.judged(judgement)
+            judged = Judged(
+                check.nodeid,
+                check.board,
+                check.adapter,
+                check.requirements,
+                check.attempt,
+                judgement,
             )
+            self.run.append(judged)
+            if self._config.getoption("allure_report_dir", default=None):
+                from harness.report import allure
+                from harness.report.document import row
+
+                allure.attach(row(judged))
 
         return Judge(
             record,
-            budget_share=Budget(len(self.checks)).share,
+            budget_share=Budget(len(self.plan.checks)).share,
             floor=bench.floor,
             theta=THETA[bench.golden.scheme],
         )
@@ -220,20 +159,17 @@ class Acceptance:
     def retries(self, check: Check, error: Exception) -> bool:
         """Whether to try a check again; keeps the attempt that failed.
 
-        Only for trouble of the lab, and only once; the board is brought back to
-        its base state first, or given up.
+        Only for trouble of the lab, only once, and only where the board can be
+        brought back to its base state.
         """
         if not is_retried(error) or check.attempt > 1:
             return False
-        self._end(check, Status.ERROR, error)
-        check.attempt += 1
-        check.judgements = 0
-        check.started = time.monotonic()
         try:
-            self.bench(check.board).begin()
-        except HarnessError as lost:
-            self.lose(check.board, lost)
+            self.device(check.board)
+        except HarnessError:
             return False
+        self._end(check, Status.ERROR, error)
+        check.again()
         return True
 
     def note(
@@ -243,20 +179,17 @@ class Acceptance:
         report: pytest.TestReport,
     ) -> None:
         """Record how a check ended; its status travels with pytest's report."""
-        check = self.checks.get(item.nodeid)
-        if check is None:
-            return
+        check = self.plan.checks.get(item.nodeid)
         error = call.excinfo.value if call.excinfo else None
-        if report.when == "setup":
-            check.started = time.monotonic()
-        if report.when == "call" or (report.when == "setup" and error is not None):
-            status = status_of(error, ran=report.when == "call")
-            if status is Status.PASS and not check.judgements:
-                status, error = Status.ERROR, UsageFault("the check judged nothing")
-                report.outcome = "failed"
-                report.longrepr = str(error)
-            self._end(check, status, error)
-            report.check_status = str(status)  # type: ignore[attr-defined]
+        if check is None or (error is None and report.when != "call"):
+            return
+        if check.status not in (None, Status.PASS, Status.SKIP):
+            return  # trouble while cleaning up after what is bad enough
+        check.status = status_of(error, ran=report.when == "call")
+        self._end(check, check.status, error)
+        report.check_status = str(check.status)  # type: ignore[attr-defined]
+        if isinstance(error, HarnessError):
+            report.longrepr = str(error)  # says where and the cure; no traceback
 
     def _end(self, check: Check, status: Status, error: BaseException | None) -> None:
         arrays = {}
@@ -293,35 +226,45 @@ class Acceptance:
         for name, held in list(self._benches.items()):
             if isinstance(held, Bench):
                 self._benches[name] = BoardAway("the run is over", where=name)
-                held.__exit__(None, None, None)
+                _leave(held)
         self.run.close()
 
     def finish(self) -> Release | None:
         """Merge the records and write the page; None when nothing was accepted.
 
         Only the controller calls it.
+
+        :raises HarnessError: the page cannot be written; the records are kept.
         """
         self.close()
         if not self.run.path.is_dir():
             return None
+        from harness.report import allure
         from harness.report import write
+        from harness.report.signoff import read
 
-        self.run.append(
-            Run(
-                id=self.run.path.name,
-                started=self._started(),
-                command=("pytest", *self._config.invocation_params.args),
-                harness=_harness_version(self._config.rootpath),
-                python=platform.python_version(),
-                versions={name: version(name) for name in PACKAGES},
+        try:
+            self.run.append(
+                Run(
+                    id=self.run.path.name,
+                    started=round(self._started, 3),
+                    command=("pytest", *self._config.invocation_params.args),
+                    harness=_harness_version(self._config.rootpath),
+                    python=platform.python_version(),
+                    versions={name: version(name) for name in PACKAGES},
+                )
             )
-        )
-        self.run.merge()
-        self.release = write(self.run)
+            self.run.merge()
+            self.release = write(self.run)
+            if results := allure.results_folder(self._config):
+                allure.write_results(results, read(self.run.path))
+        except OSError as error:
+            raise Infrastructure(
+                f"the report cannot be written: {error}",
+                where=str(self.run.path),
+                cure="make room and rights",
+            ) from None
         return self.release
-
-    def _started(self) -> float:
-        return self.run.path.stat().st_ctime
 
     def header(self) -> list[str]:
         """Lines for the top of pytest's output."""
@@ -342,6 +285,12 @@ class Acceptance:
 
         reporter.section("board acceptance")
         show(self.run.path, reporter)
+
+
+def _leave(bench: Bench) -> None:
+    """Let go of a board that may be gone already."""
+    with contextlib.suppress(HarnessError, OSError, EOFError):
+        bench.__exit__(None, None, None)
 
 
 def _harness_version(root: Path) -> str:

@@ -143,7 +143,6 @@ class Bench:
         self._resources.enter_context(self.lease)
         store = Store(host, board.workdir)
         self._resources.callback(store.close)
-        self._resources.callback(store.close)
         if board.convert:
             self._progress(f"{board.name}: converting {self.base.folder.name}")
             self.artifact = convert(

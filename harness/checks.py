@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -12,23 +14,30 @@ from harness.errors import Infrastructure
 from harness.errors import RuntimeDied
 from harness.errors import RuntimeHung
 from harness.errors import RuntimeRefused
+from harness.errors import UsageFault
 from harness.evidence import Status
 from harness.verdict import BoardWrong
 from harness.verdict import Inconclusive
+from harness.verdict import Judgement
+from harness.verdict import Outcome
 
 
-__all__ = ["BoardAway", "Check", "as_verdict", "is_retried", "status_of"]
+__all__ = ["BoardAway", "Check", "is_retried", "status_of"]
 
 
 class BoardAway(Infrastructure):
-    """The board could not be brought up: its checks did not run."""
+    """The board could not be brought up, or was lost: its checks did not run."""
 
     code = "board-away"
 
 
 @dataclass
 class Check:
-    """A planned check and the state of its attempts."""
+    """A planned check and the state of its attempts.
+
+    :param worst: the first judgement of this attempt that was a FAIL.
+    :param status: how it ended; None while it has not.
+    """
 
     nodeid: str
     board: str
@@ -37,26 +46,72 @@ class Check:
     title: str
     attempt: int = 1
     judgements: int = 0
+    worst: Judgement | None = None
+    status: Status | None = None
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
     def of(cls, item: pytest.Item) -> Check | None:
-        """The check of a collected item, None for tests without a board."""
+        """The check of a collected item, None for tests without a board of ours."""
         call = getattr(item, "callspec", None)
-        if call is None or "board" not in call.params:
+        marks = {mark.name for mark in item.iter_markers()}
+        if call is None or not marks & {"simulator", "board"}:
             return None
-        adapter = call.params.get("adapter")
+        board = call.params.get("board")
+        if not isinstance(board, str):
+            return None
         requirements = [
             str(name) for mark in item.iter_markers("requirement") for name in mark.args
         ]
         document = getattr(getattr(item, "function", None), "__doc__", None)
         return cls(
             nodeid=item.nodeid,
-            board=str(call.params["board"]),
-            adapter=adapter.name if adapter else "",
+            board=board,
+            adapter=call.params.get("adapter", ""),
             requirements=tuple(requirements),
-            title=(document or item.name).strip().splitlines()[0],
+            title=((document or "").strip() or item.name).splitlines()[0],
         )
+
+    def begin(self) -> None:
+        """The clock of an attempt starts."""
+        self.started = time.monotonic()
+
+    def again(self) -> None:
+        """Another attempt."""
+        self.attempt += 1
+        self.judgements, self.worst = 0, None
+        self.begin()
+
+    def judged(self, judgement: Judgement) -> None:
+        """Count a judgement."""
+        self.judgements += 1
+        if judgement.outcome is Outcome.FAIL:
+            self.worst = self.worst or judgement
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around an attempt: an AssertionError leaves it only where the board is wrong.
+
+        The board's refusal of a fitting adapter is its fault. A control that was not
+        found wrong says nothing of the board. A check that judged nothing, or hid
+        what a judgement came to, did not pass.
+        """
+        try:
+            yield
+            if self.worst is not None:
+                raise BoardWrong(self.worst)
+        except RuntimeRefused as refusal:
+            raise AssertionError(str(refusal)) from refusal
+        except BoardWrong as wrong:
+            if wrong.judgement.kind == "control":
+                raise Inconclusive(str(wrong), wrong.judgement) from None
+            raise
+        if not self.judgements:
+            raise UsageFault(
+                "the check judged nothing",
+                where=self.nodeid,
+                cure="let it end in a judgement, or skip",
+            )
 
 
 def is_retried(error: BaseException) -> bool:
@@ -76,18 +131,9 @@ def status_of(error: BaseException | None, ran: bool) -> Status:
             return Status.SKIP
         case Inconclusive():
             return Status.INCONCLUSIVE
-        case BoardWrong() if error.judgement.kind == "control":
-            return Status.INCONCLUSIVE  # we are blind, which says nothing of the board
-        case AssertionError() if ran:
+        case AssertionError() | pytest.fail.Exception() if ran:
             return Status.FAIL
-        case RuntimeRefused() if ran:
-            return Status.FAIL  # the board refused what it must accept
         case BoardAway():
             return Status.MISS
         case _:
             return Status.ERROR
-
-
-def as_verdict(error: Exception) -> Exception:
-    """The board's refusal of a fitting adapter is its fault, not the lab's."""
-    return AssertionError(str(error)) if isinstance(error, RuntimeRefused) else error

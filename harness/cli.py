@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,8 @@ app.add_typer(report_app, name="report")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 BoardsFile = Annotated[Path, typer.Option("--boards", help="Inventory of boards.")]
+RunFolder = Annotated[Path, typer.Argument(help="Folder of a run.")]
+LATEST = Path("reports/latest")
 
 # The suites lie beside the package in a checkout.
 SUITES = Path(__file__).resolve().parent.parent / "suites"
@@ -72,20 +75,29 @@ def run(
         *(["-k", select] if select else []),
         *([f"-n{workers}"] if workers else []),
     ]
+    latest = Path(report or SUITES.parent / "reports") / "latest"
+    before = latest.resolve()
     # With --json stdout is for the machine alone.
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        stdout=sys.stderr if as_json else None,
-        check=False,
-    )
+    status = _run([sys.executable, "-m", "pytest", *arguments], quiet=as_json)
     if as_json:
-        folder = Path(report or SUITES.parent / "reports") / "latest"
-        page = folder / "signoff.json"
-        if ended.returncode in (0, 1, 10, 11, 12) and page.exists():
+        page = latest / "signoff.json"
+        if latest.resolve() != before and page.exists():
             sys.stdout.write(page.read_text())
         else:
-            sys.stdout.write(json.dumps({"exit_status": ended.returncode}) + "\n")
-    raise typer.Exit(ended.returncode)
+            sys.stdout.write(json.dumps({"exit_status": status}) + "\n")
+    raise typer.Exit(status)
+
+
+def _run(command: list[str], *, quiet: bool) -> int:
+    """Run pytest to its end, and only end with it.
+
+    Ctrl-C reaches it as well as us: it ends its boards and writes what it has, which
+    takes longer than `subprocess.run` would wait before it kills.
+    """
+    process = subprocess.Popen(command, stdout=sys.stderr if quiet else None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    return process.wait()
 
 
 @app.command("boards")
@@ -165,15 +177,31 @@ def simulate(
     from harness.boards import simulated
     from harness.boards.inventory import Inventory
     from harness.deadline import Deadline
+    from harness.errors import UsageFault
 
     (chosen,) = Inventory.load(boards).pick([board])
+    if not chosen.simulated:
+        raise UsageFault(
+            "not a simulated board",
+            where=f"board {board}",
+            cure="name one with simulated = true",
+        )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix=f"{board}-") as scratch:
         simulation = simulated.start(
             chosen.name, chosen.platform, root or Path(scratch), fault, Deadline(20)
         )
         try:
             if as_json:
-                print(json.dumps(simulation.to_json()), flush=True)
+                told = {
+                    "host": simulation.host,
+                    "identity": str(simulation.identity),
+                    "known_hosts": str(simulation.known_hosts),
+                    "workdir": simulation.workdir,
+                    "loader": simulation.loader,
+                    "process": simulation.process.pid,
+                }
+                print(json.dumps(told), flush=True)
             else:
                 print(f"{board} is up at {simulation.host}", flush=True)
                 print(f"  identity     {simulation.identity}")
@@ -222,18 +250,20 @@ def golden(
 
 
 @report_app.command("show")
-def show(run_folder: Path = Path("reports/latest"), as_json: Json = False) -> None:
+def show(run_folder: RunFolder = LATEST, as_json: Json = False) -> None:
     """The verdict of a run."""
     from harness.report import show as render
+    from harness.report.signoff import encoded
+    from harness.report.signoff import read
 
     if as_json:
-        print((run_folder / "signoff.json").read_text())
+        sys.stdout.write(encoded(read(run_folder)).decode())
     else:
         render(run_folder, Console())
 
 
 @report_app.command("verify")
-def verify(run_folder: Path, as_json: Json = False) -> None:
+def verify(run_folder: RunFolder = LATEST, as_json: Json = False) -> None:
     """Derive the verdict again from the records; fails on one changed byte."""
     from harness.report import verify as check
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from harness.acceptance import ACCEPTANCE
 from harness.acceptance import Acceptance
 from harness.artifacts.adapter import Adapter
+from harness.artifacts.forge import Damaged
 from harness.bench import Bench
 from harness.evidence import Record
 from harness.golden import GoldenStore
@@ -23,15 +24,18 @@ from harness.verdict import Judge
 
 
 __all__ = [
+    "acceptance",
     "adapter",
     "base_reference",
     "bench",
     "board",
     "brief",
+    "damage",
     "device",
     "forged",
     "golden",
     "judge",
+    "non_finite",
     "other_adapter",
     "prompts",
     "records",
@@ -40,35 +44,47 @@ __all__ = [
 ]
 
 
+_FORGED = itertools.count()
+
+
 @pytest.fixture(scope="session")
 def board(request: pytest.FixtureRequest) -> str:
     """The name of the board a check runs on."""
     return str(request.param)
 
 
+@pytest.fixture(scope="session")
+def acceptance(request: pytest.FixtureRequest) -> Acceptance:
+    """The run that a check belongs to."""
+    return request.config.stash[ACCEPTANCE]
+
+
 @pytest.fixture
-def bench(request: pytest.FixtureRequest, board: str) -> Bench:
+def bench(acceptance: Acceptance, board: str) -> Bench:
     """The board, brought up; a board that is away makes the check a MISS."""
-    return request.config.stash[ACCEPTANCE].bench(board)
+    return acceptance.bench(board)
 
 
 @pytest.fixture
-def device(bench: Bench) -> Device:
+def device(acceptance: Acceptance, board: str) -> Device:
     """The device in its base state."""
-    return bench.begin()
+    return acceptance.device(board)
 
 
 @pytest.fixture
-def judge(request: pytest.FixtureRequest, bench: Bench, device: Device) -> Judge:
+def judge(
+    request: pytest.FixtureRequest,
+    acceptance: Acceptance,
+    bench: Bench,
+    device: Device,
+) -> Judge:
     """Takes the measurements of one check and decides."""
-    acceptance: Acceptance = request.config.stash[ACCEPTANCE]
     return acceptance.judge(request.node.nodeid, bench)
 
 
 @pytest.fixture
-def records(request: pytest.FixtureRequest, board: str) -> list[Record]:
+def records(acceptance: Acceptance, board: str) -> list[Record]:
     """What this run has recorded of the board so far."""
-    acceptance: Acceptance = request.config.stash[ACCEPTANCE]
     return [r for r in acceptance.run.records() if getattr(r, "board", "") == board]
 
 
@@ -91,28 +107,43 @@ def brief(bench: Bench) -> PromptSet:
 
 
 @pytest.fixture
-def adapter(request: pytest.FixtureRequest) -> Adapter:
+def adapter(
+    request: pytest.FixtureRequest, acceptance: Acceptance, board: str
+) -> Adapter:
     """The adapter under test."""
-    found: Adapter = request.param
-    return found
+    return acceptance.selection.adapter(board, request.param)
 
 
 @pytest.fixture
-def other_adapter(
-    request: pytest.FixtureRequest, board: str, adapter: Adapter
-) -> Adapter:
+def damage(
+    request: pytest.FixtureRequest, acceptance: Acceptance, board: str
+) -> Damaged:
+    """A damaged or unfit form of the widest adapter (R40)."""
+    return acceptance.selection.damages(board)[request.param]
+
+
+@pytest.fixture
+def non_finite(
+    request: pytest.FixtureRequest, acceptance: Acceptance, board: str
+) -> Damaged:
+    """The widest adapter with values that are no numbers (R42)."""
+    return acceptance.selection.damages(board)[request.param]
+
+
+@pytest.fixture
+def other_adapter(acceptance: Acceptance, board: str, adapter: Adapter) -> Adapter:
     """An adapter of this board with other content, the widest there is."""
-    acceptance = request.config.stash[ACCEPTANCE]
-    others = [a for a in acceptance.adapters(board) if a.digest != adapter.digest]
+    adapters = acceptance.selection.adapters(board)
+    others = [a for a in adapters if a.digest != adapter.digest]
     if not others:
         pytest.skip("needs a second adapter")
     return max(others, key=Adapter.width)
 
 
 @pytest.fixture
-def widest_adapter(request: pytest.FixtureRequest, board: str) -> Adapter:
+def widest_adapter(acceptance: Acceptance, board: str) -> Adapter:
     """The adapter with the most modules, then the largest ranks."""
-    return request.config.stash[ACCEPTANCE].widest(board)
+    return acceptance.selection.widest(board)
 
 
 @pytest.fixture
@@ -131,15 +162,10 @@ def reference(golden: GoldenStore, adapter: Adapter) -> Reference:
 
 
 @pytest.fixture
-def forged(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Gives empty folders to forge adapters into."""
-    count = 0
+def forged(tmp_path: Path) -> Callable[[str], Path]:
+    """Gives new folders to forge adapters into.
 
-    def folder(name: str) -> Path:
-        nonlocal count
-        count += 1
-        target = tmp_path / str(count) / name
-        target.parent.mkdir()
-        return target
-
-    yield folder
+    No two of a run have one name, so that only the check that asks for a name twice
+    meets a board that keeps the old content of a name.
+    """
+    return lambda name: tmp_path / f"{name}-{next(_FORGED)}"

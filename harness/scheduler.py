@@ -36,14 +36,27 @@ def board_of(nodeid: str, boards: Sequence[str]) -> str | None:
 
 
 class BoardScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Checks of one board stay together, in order, on one worker."""
+    """Checks of one board stay together, in order, on one worker.
+
+    Tests without a board are spread as `--dist` says: one by one, or by file or
+    scope.
+    """
 
     def __init__(self, config: pytest.Config, log: Any, boards: Sequence[str]) -> None:
         super().__init__(config, log)
         self._boards = tuple(boards)
+        self._dist = config.getoption("dist")
 
     def _split_scope(self, nodeid: str) -> str:
-        return board_of(nodeid, self._boards) or nodeid
+        board = board_of(nodeid, self._boards)
+        if board is not None:
+            return board
+        match self._dist:
+            case "loadfile":
+                return nodeid.split("::", 1)[0]
+            case "loadscope":
+                return nodeid.rsplit("::", 1)[0]
+        return nodeid
 
     def remove_node(self, node: Any) -> str | None:
         """Hand the rest of a crashed worker's checks to another worker.

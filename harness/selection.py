@@ -2,90 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
 import pytest
 from _pytest.mark.expression import Expression  # pytest offers no public evaluator
 
+from harness.artifacts import forge
 from harness.artifacts.adapter import Adapter
+from harness.boards import simulated
 from harness.boards.inventory import Board
 from harness.boards.inventory import Inventory
+from harness.deadline import Deadline
+from harness.errors import Infrastructure
 from harness.errors import UsageFault
+from harness.golden import GoldenStore
 
 
 __all__ = ["Selection"]
 
+# A simulated board starts in about a second; twenty cover a busy machine.
+START_UP_S = 20.0
 
-@dataclass(frozen=True)
+
 class Selection:
     """What the user asked for. Command line wins over ini, ini over defaults.
 
-    :raises UsageFault: unknown board, no real board for `-m board`, no such
-        adapter folder.
+    Paths on the command line are relative to the current folder, those of an ini
+    file to that file.
+
+    :param config: pytest's.
     """
 
-    config: pytest.Config
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._adapters: dict[str, tuple[Adapter, ...]] = {}
+        self._damages: dict[str, dict[str, forge.Damaged]] = {}
+        self._proven: set[str] = set()
 
-    def _option(self, name: str) -> str:
-        return str(self.config.getoption(name) or self.config.getini(name))
+    # What was asked for
 
-    def _options(self, name: str) -> list[str]:
-        return list(self.config.getoption(name) or self.config.getini(name))
+    def _given(self, name: str) -> list[str]:
+        """Values of an option, else of its ini twin."""
+        value = self._config.getoption(name) or self._config.getini(name)
+        return [value] if isinstance(value, str) and value else list(value)
 
-    def check(self) -> None:
-        """Look at what the user named before anything is collected.
-
-        Without such options the inventory is read when a suite asks for a board.
-        """
-        named = any(map(self._option, ("boards_file", "board_fault", "board_golden")))
-        named |= any(map(self._options, ("board_names", "board_adapters")))
-        if named or self._wants("board", "simulator"):
-            for board in self.boards:
-                self.adapters(board)
+    def _paths(self, name: str) -> list[Path]:
+        """The same as absolute paths."""
+        ini = self._config.inipath
+        folder = ini.parent if ini else self._config.rootpath
+        if self._config.getoption(name):
+            folder = self._config.invocation_params.dir
+        return [folder / Path(value).expanduser() for value in self._given(name)]
 
     @property
     def fault(self) -> str | None:
         """The fault put into simulated boards."""
-        return self._option("board_fault") or None
+        return next(iter(self._given("board_fault")), None)
 
     @property
     def golden(self) -> Path | None:
         """Goldens instead of the boards' own."""
-        given = self._option("board_golden")
-        return Path(given).expanduser() if given else None
+        return next(iter(self._paths("board_golden")), None)
 
     @property
     def reports(self) -> Path:
         """The folder that run folders are made in."""
-        return self.config.rootpath / (self._option("board_report") or "reports")
+        default = self._config.rootpath / "reports"
+        return next(iter(self._paths("board_report")), default)
 
     @cached_property
     def inventory(self) -> Inventory:
         """All boards there are; none where there is no `boards.toml`."""
-        given = self._option("boards_file")
-        path = self.config.rootpath / (given or "boards.toml")
+        given = next(iter(self._paths("boards_file")), None)
+        path = given or self._config.rootpath / "boards.toml"
         if not given and not path.exists():
             return Inventory(path, ())
         return Inventory.load(path)
 
-    def _wants(self, mark: str, other: str) -> bool:
-        """Whether `-m` picks items with `mark` and none with `other` alone."""
-        text = self.config.getoption("markexpr", "")
-        if not text:
-            return False
-        expression = Expression.compile(text)
-
-        def picks(marked: str) -> bool:
-            return expression.evaluate(lambda name, /, **_: name == marked)
-
-        return picks(mark) and not picks(other)
-
     @cached_property
     def boards(self) -> tuple[Board, ...]:
         """Simulated boards, unless `--board` or `-m board` ask for real ones."""
-        names = self._options("board_names")
+        names = self._given("board_names")
         if names:
             return self.inventory.pick(names)
         if self._wants("board", "simulator"):
@@ -100,16 +102,141 @@ class Selection:
             return real
         return self.inventory.simulated()
 
-    def adapters(self, board: Board) -> tuple[Adapter, ...]:
-        """The adapters to accept on a board, in a fixed order."""
-        given = tuple(Path(a).expanduser() for a in self._options("board_adapters"))
-        adapters = tuple(map(Adapter.open, given or board.adapter_folders()))
-        names = [adapter.name for adapter in adapters]
-        for adapter in adapters:
-            if names.count(adapter.name) > 1:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of these boards."""
+        return tuple(board.name for board in self.boards)
+
+    def _wants(self, mark: str, other: str) -> bool:
+        """Whether `-m` picks items with `mark` and none with `other` alone."""
+        try:
+            expression = Expression.compile(self._config.getoption("markexpr", ""))
+        except SyntaxError:
+            return False  # pytest itself complains, in its own words
+
+        def picks(marked: str) -> bool:
+            return expression.evaluate(lambda name, /, **_: name == marked)
+
+        return picks(mark) and not picks(other)
+
+    # What follows from it, by the board's name
+
+    def board(self, name: str) -> Board:
+        """A board of this run."""
+        return next(board for board in self.boards if board.name == name)
+
+    def adapters(self, board: str) -> tuple[Adapter, ...]:
+        """The adapters to accept on a board, in a fixed order.
+
+        :raises UsageFault: there is none, or one that is no sound PEFT folder.
+        """
+        if board not in self._adapters:
+            given = self._paths("board_adapters")
+            folders = given or self.board(board).adapter_folders()
+            self._adapters[board] = _opened(folders, board)
+        return self._adapters[board]
+
+    def adapter(self, board: str, name: str) -> Adapter:
+        """One of them."""
+        return next(a for a in self.adapters(board) if a.name == name)
+
+    def widest(self, board: str) -> Adapter:
+        """The adapter with the most modules, then the largest ranks."""
+        return max(self.adapters(board), key=Adapter.width)
+
+    def damages(self, board: str) -> dict[str, forge.Damaged]:
+        """What the widest adapter is turned into that a board must not take."""
+        if board not in self._damages:
+            reserved = self.board(board).reserved_rank
+            damaged = forge.damaged(self.widest(board), reserved)
+            self._damages[board] = {damage.name: damage for damage in damaged}
+        return self._damages[board]
+
+    # Whether it can be had
+
+    def check(self) -> None:
+        """Look at what the user named, before anything is collected.
+
+        :raises UsageFault: unknown board or fault, no real board for `-m board`, a
+            slip in `boards.toml`, no such adapter folder.
+        """
+        boards = self.boards
+        if self.fault:
+            self._prove_fault(self.fault)
+        if self._given("board_adapters"):
+            for board in boards:
+                self.adapters(board.name)
+
+    def prove(self, boards: Iterable[str]) -> None:
+        """See that what checks on these boards need is there and fits together.
+
+        :raises UsageFault: no base, no golden or one of another base, no place for
+            the run folder.
+        """
+        for name in sorted(set(boards) - self._proven):
+            board = self.board(name)
+            self.adapters(name)
+            golden = self.golden or board.golden
+            for key, value in (("base", board.base), ("golden", golden)):
+                if value is None:
+                    raise UsageFault(
+                        f"no {key}",
+                        where=f"board {name}",
+                        cure=f"set {key} = in {self.inventory.path}",
+                    )
+            assert golden is not None and board.base is not None
+            GoldenStore.open(golden, board.base)
+            self._prove_reports()
+            self._proven.add(name)
+
+    def _prove_reports(self) -> None:
+        place = self.reports
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise UsageFault(
+                f"{place} takes no run folders",
+                where="--report",
+                cure="name a folder that can be written",
+            )
+
+    def _prove_fault(self, fault: str) -> None:
+        """Start a board with it: only the simulator knows its faults."""
+        for board in self.boards:
+            if not board.simulated:
                 raise UsageFault(
-                    "two adapter folders have the same name",
-                    where=str(adapter.folder),
-                    cure="names tell adapters apart on the page; rename one",
+                    f"the fault {fault!r} cannot be put into a real board",
+                    where=f"board {board.name}",
+                    cure="drop --fault, or name simulated boards with --board",
                 )
-        return adapters
+        for board in self.boards[:1]:
+            with (
+                tempfile.TemporaryDirectory() as root,
+                contextlib.suppress(Infrastructure),  # bring-up says it better
+            ):
+                simulated.start(
+                    board.name,
+                    board.platform,
+                    Path(root),
+                    fault,
+                    Deadline(START_UP_S),
+                ).stop()
+
+
+def _opened(folders: Iterable[Path], board: str) -> tuple[Adapter, ...]:
+    adapters = tuple(map(Adapter.open, folders))
+    if not adapters:
+        raise UsageFault(
+            "no adapters to accept",
+            where=f"board {board}",
+            cure="set adapters = in boards.toml, or give --adapter",
+        )
+    names = [adapter.name for adapter in adapters]
+    for adapter in adapters:
+        if names.count(adapter.name) > 1:
+            raise UsageFault(
+                "two adapter folders have the same name",
+                where=str(adapter.folder),
+                cure="names tell adapters apart on the page; rename one",
+            )
+    return adapters

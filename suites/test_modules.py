@@ -18,7 +18,7 @@ def test_every_module_takes_effect(device, widest_adapter, brief, judge, forged)
     few = brief.few(2, 4)
     base = device.fresh().score(few)
     for probe in forge.probes(widest_adapter, GAIN):
-        device.apply(probe.make(forged("probe")))
+        device.apply(probe.make(forged(probe.name)))
         judge.differs(base, device.fresh().score(few), name=probe.name)
 
 

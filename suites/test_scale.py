@@ -26,11 +26,11 @@ def test_equivalent_adapters_agree(
     states["adapter"] = device.fresh().score(brief)
     for twin in forge.equivalents(adapter, bench.board.reserved_rank):
         if twin.relation == "twin":
-            device.apply(twin.make_twin(forged("twin")))
+            device.apply(twin.make_twin(forged(f"{twin.name}-twin")))
             expected = device.fresh().score(brief)
         else:
             expected = states[twin.relation]
-        device.apply(twin.make(forged("equivalent")))
+        device.apply(twin.make(forged(twin.name)))
         observed = device.fresh().score(brief)
         if twin.exactness == "rounded":
             judge.close(expected, observed, reference, name=twin.name)

@@ -13,7 +13,14 @@ from harness.golden.scores import Scores
 from harness.golden.store import Reference
 
 
-__all__ = ["World", "prompt_set", "shifted"]
+__all__ = ["World", "log_softmax", "prompt_set", "shifted"]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities by the plain formula, float64 `[rows, vocab]`, nats."""
+    wide = np.asarray(logits, np.float64)
+    wide = wide - wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
 
 
 def prompt_set(count: int, rows: int, vocab: int, seed: int = 0) -> PromptSet:

@@ -75,7 +75,11 @@ class Liar:
         self.closed = False
 
     def write(self, data: bytes | memoryview, deadline: Deadline) -> None:
-        request, _ = read_frame(io.BytesIO(bytes(data)).read)
+        stream = io.BytesIO(bytes(data))
+        while stream.tell() < len(data):
+            self._answer(read_frame(stream.read)[0])
+
+    def _answer(self, request: dict[str, Any]) -> None:
         answer = self._say(request)
         if isinstance(answer, Exception):
             self._error = answer
@@ -266,6 +270,26 @@ def test_a_refusal_has_the_vendors_code_and_one_line() -> None:
     assert refused.value.vendor_code == "-22?"
     assert "liar, load: two lines? (code -22?)" in str(refused.value)
     assert not process.closed
+
+
+def test_a_reset_that_is_refused_leaves_no_reply_behind() -> None:
+    """It goes out with the scoring, whose reply must not be taken for another's."""
+    error = {"kind": "refused", "code": "7", "text": "not now"}
+    asked: list[str] = []
+
+    def say(request: dict[str, Any]) -> Answer:
+        asked.append(request["op"])
+        if request["op"] == "reset":
+            return {"ok": False, "error": error}, {}
+        scored = request["op"] == "score"
+        return {"session": 1, "memory": {}}, ({"logits": LOGITS} if scored else {})
+
+    liar, _ = runtime(say)
+    session = liar.session()
+    with pytest.raises(RuntimeRefused, match="liar, reset: not now"):
+        session.score([1], [1, 2], "prefill", fresh=True)
+    assert asked == ["session", "reset", "score"]
+    assert liar.memory() == {}
 
 
 @pytest.mark.parametrize("rest", [b"", b"\x05", b"\x40\0\0\0{"])

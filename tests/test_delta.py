@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 from made_boards import World
+from made_boards import log_softmax
 from made_boards import prompt_set
 
-from harness.golden.gap import log_softmax
 from harness.golden.prompts import PromptSet
+from harness.golden.rows import log_partition
 from harness.golden.scores import Scores
 from harness.verdict.delta import change_gap
 from harness.verdict.delta import deltas
 from harness.verdict.delta import distance
 from harness.verdict.delta import log_likelihood
-from harness.verdict.delta import log_partition
 from harness.verdict.delta import nonfinite
 from harness.verdict.delta import per_prompt
 from harness.verdict.delta import relative
@@ -65,6 +65,23 @@ class TestAgainstTheFormulas:
         squared = found.error.sum() - found.cross.sum() ** 2 / found.effect.sum()
         assert scale == pytest.approx(known, abs=1e-6)
         assert np.sqrt(squared) == pytest.approx(rest, rel=1e-4)
+
+    @pytest.mark.parametrize("vocab", [7, 300, 70_000])
+    def test_rows_stand_alone(self, vocab):
+        """A row's sums do not depend on the rows that it shares a block with."""
+        prompts = prompt_set(3, 100 if vocab < 1000 else 2, vocab)
+        rng = np.random.default_rng(0)
+        shape = (prompts.rows, vocab)
+        four = [
+            Scores(prompts, rng.standard_normal(shape, np.float32)) for _ in range(4)
+        ]
+        found = deltas(*four)
+        last = prompt_set(1, 1, vocab)
+        alone = [Scores(last, s.logits[-1:]) for s in four]
+        assert deltas(*alone).cross == pytest.approx(found.cross[-1:], rel=1e-6)
+        assert distance(*alone[:2]).error == pytest.approx(
+            distance(*four[:2]).error[-1:], rel=1e-6
+        )
 
     def test_change_gap(self):
         four = [WORLD.board(s, seed=i) for i, s in enumerate((1.0, 0.0, 1.0, 0.0))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -85,8 +86,15 @@ class _Session:
         self.held = 0
 
     def score(
-        self, prompt: Sequence[int], continuation: Sequence[int], phase: str
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        phase: str,
+        *,
+        fresh: bool = False,
     ) -> np.ndarray:
+        if fresh:
+            self.reset()
         effect = 0.0
         if self.active:
             name, scale = self.active
@@ -224,10 +232,21 @@ def test_a_restart_after_a_death_is_base(board: LocalBoard) -> None:
         with pytest.raises(RuntimeDied):
             device.fresh().generate([CRASH], 1)
         with pytest.raises(RuntimeDied):
-            device.fresh()
+            device.fresh().score(PROMPTS)
         device.restart()
         assert device.fresh().score(PROMPTS).digest == base.digest
         assert device.reported() == {}
+
+
+def test_a_restart_of_a_board_that_keeps_no_files(board: LocalBoard) -> None:
+    with board.runtime() as runtime:
+        device = Device(runtime, board.store)
+        device.apply(ADAPTERS / "r8-all")
+        loaded = device.fresh().score(PROMPTS)
+        shutil.rmtree(board.root / "work")
+        device.restart()
+        device.apply(ADAPTERS / "r8-all")
+        assert device.fresh().score(PROMPTS).digest == loaded.digest
 
 
 def test_the_harness_adds_little_to_a_request(real: Device) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_boards import log_softmax
 
 from harness.golden import GoldenStore
 from harness.golden import adapter_digest
-from harness.golden.gap import log_softmax
 from harness.golden.tensors import TensorFile
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from made_boards import log_softmax
 
 from harness.golden.gap import Block
 from harness.golden.gap import effect_of
 from harness.golden.gap import gap_of
-from harness.golden.gap import log_softmax
 
 
 class TestGap:

@@ -85,6 +85,19 @@ def host(tmp_path: Path) -> Iterator[CountingHost]:
     host.close()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    with serving("asyncssh", tmp_path_factory.mktemp("ssh") / "server") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs is killed sooner than in earnest."""
+    monkeypatch.setattr(channel, "GRACE", 0.3)
+    monkeypatch.setattr(local, "GRACE", 0.3)
+
+
 @pytest.fixture
 def there(host: CountingHost, tmp_path: Path) -> Callable[[str], Path]:
     """What a path for the board is on this machine."""
@@ -259,7 +272,10 @@ class TestFile:
         host: CountingHost,
         there: Callable[[str], Path],
         tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        # It must not lie there even until somebody removes it.
+        patch_far(monkeypatch, questions, "os.unlink = None", "import sys")
         file = tmp_path / "f"
         file.write_bytes(bytes(size - 1) + b"\xff")
         host.spoil = lambda data: data.replace(b"\xff", b"\xfe")
@@ -476,12 +492,6 @@ class TestFolder:
 class TestLife:
     """One process over there, however it ends."""
 
-    @pytest.fixture(autouse=True)
-    def short_grace(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What hangs is killed sooner than in earnest."""
-        monkeypatch.setattr(channel, "GRACE", 0.3)
-        monkeypatch.setattr(local, "GRACE", 0.3)
-
     @pytest.fixture
     def workdir(self, tmp_path: Path) -> Path:
         return tmp_path / "board" / "work"
@@ -622,11 +632,6 @@ class TestLife:
 
 
 class TestOverSsh:
-    @pytest.fixture(scope="class")
-    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-        with serving("asyncssh", tmp_path_factory.mktemp("ssh") / "server") as running:
-            yield running
-
     def test_the_connection_is_lost(
         self, server: Loopback, tmp_path: Path, adapter: Path
     ) -> None:
@@ -657,6 +662,7 @@ class TestOverSsh:
                 put.result(20)
         assert lost.value.where and lost.value.cure
         assert tree(Path(store.put_folder(adapter))) == tree(adapter)
+        second.resume()  # it finds its input at an end
         assert ended([second])
         host.close()
         assert ended(keepers(workdir))
@@ -687,7 +693,7 @@ class TestOverSsh:
 
 class TestDistrust:
     @pytest.fixture
-    def board(self, tmp_path: Path) -> Iterator[Callable[[str], LocalHost]]:
+    def shell(self, tmp_path: Path) -> Iterator[Callable[[str], LocalHost]]:
         """A host whose Python is a shell script."""
         hosts = []
 
@@ -717,9 +723,9 @@ class TestDistrust:
         ],
     )
     def test_an_odd_answer_is_refused(
-        self, answer: str, adapter: Path, board: Callable[[str], LocalHost]
+        self, answer: str, adapter: Path, shell: Callable[[str], LocalHost]
     ) -> None:
-        host = board("cat answer; exec cat >/dev/null")
+        host = shell("cat answer; exec cat >/dev/null")
         frame = struct.pack(">I", len(answer)) + answer.encode()
         Path(host.python).with_name("answer").write_bytes(questions.READY + frame)
         store = Store(host, "work")
@@ -731,18 +737,18 @@ class TestDistrust:
 
     @pytest.mark.parametrize("length", [1 << 17, 0xFFFFFFFF])
     def test_an_answer_without_end_is_refused(
-        self, length: int, adapter: Path, board: Callable[[str], LocalHost]
+        self, length: int, adapter: Path, shell: Callable[[str], LocalHost]
     ) -> None:
-        host = board("cat answer; exec cat /dev/zero")
+        host = shell("cat answer; exec sleep 61")
         head = questions.READY + struct.pack(">I", length)
         Path(host.python).with_name("answer").write_bytes(head)
         with pytest.raises(ProtocolBroken):
             Store(host, "work").put_folder(adapter)
 
     def test_a_lie_about_contents_ends(
-        self, adapter: Path, board: Callable[[str], LocalHost]
+        self, adapter: Path, shell: Callable[[str], LocalHost]
     ) -> None:
-        host = board("cat answer; exec cat >/dev/null")
+        host = shell("cat answer; exec cat >/dev/null")
         text = json.dumps({"whole": False, "missing": [0, 1]}).encode()
         frame = struct.pack(">I", len(text)) + text
         told = questions.READY + 3 * frame
@@ -751,28 +757,28 @@ class TestDistrust:
             Store(host, "work").put_folder(adapter)
 
     def test_a_greeting_comes_first(
-        self, adapter: Path, tmp_path: Path, board: Callable[[str], LocalHost]
+        self, adapter: Path, tmp_path: Path, shell: Callable[[str], LocalHost]
     ) -> None:
         greeting = r"""echo "Welcome: $*"; printf 'no end of line \0'"""
-        host = board(f'{greeting}; exec {sys.executable} "$@"')
+        host = shell(f'{greeting}; exec {sys.executable} "$@"')
         path = Store(host, "work").put_folder(adapter)
         assert tree(tmp_path / path) == tree(adapter)
 
     def test_a_greeting_without_end_is_refused(
-        self, adapter: Path, board: Callable[[str], LocalHost]
+        self, adapter: Path, shell: Callable[[str], LocalHost]
     ) -> None:
         with pytest.raises(ProtocolBroken):
-            Store(board("yes"), "work").put_folder(adapter)
+            Store(shell("yes"), "work").put_folder(adapter)
 
     def test_no_answer(
         self,
         adapter: Path,
-        board: Callable[[str], LocalHost],
+        shell: Callable[[str], LocalHost],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(questions, "_START_SECONDS", 0.3)
         with pytest.raises(CommandFailed, match=r"did not answer within 0\.3 s"):
-            Store(board("exec cat >/dev/null"), "work").put_folder(adapter)
+            Store(shell("exec sleep 61"), "work").put_folder(adapter)
 
     @pytest.mark.parametrize(
         ("script", "told"),
@@ -784,10 +790,10 @@ class TestDistrust:
         ],
     )
     def test_no_python(
-        self, script: str, told: str, adapter: Path, board: Callable[[str], LocalHost]
+        self, script: str, told: str, adapter: Path, shell: Callable[[str], LocalHost]
     ) -> None:
         with pytest.raises(CommandFailed, match=told):
-            Store(board(script), "work").put_folder(adapter)
+            Store(shell(script), "work").put_folder(adapter)
 
     def test_no_place_for_a_store(self, host: CountingHost, adapter: Path) -> None:
         Path(host.address.removeprefix("local:"), "work").write_text("a file")

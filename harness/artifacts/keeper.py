@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-# What a login shell's start-up files print comes before it. An echo of this text
-# is no match: the zero byte is spelled here.
-READY = b"\0store ready\n"
+# What a login shell's start-up files print comes before it. In two pieces, because
+# they may print this text, too, and an `echo` may turn its \0 into a zero byte.
+READY = b"\0store" + b" ready\n"
 # Far more than 2000 files with their paths take: what is longer is noise.
 QUESTION_LIMIT = 8 << 20
 # Left free beside the contents: a file system that is full to the last byte breaks

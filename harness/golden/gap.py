@@ -13,31 +13,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.golden.rows import delta_products
+from harness.golden.rows import distances
+from harness.golden.rows import log_partition
 
-__all__ = ["Block", "Gap", "effect_of", "gap_of", "log_softmax", "relative_l2"]
 
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Log-probabilities over the full vocabulary, float64 `[rows, vocab]`, nats."""
-    wide: np.ndarray = np.asarray(logits, np.float64)
-    wide = wide - wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
+__all__ = ["Block", "Gap", "effect_of", "gap_of", "relative_l2"]
 
 
 def relative_l2(got: np.ndarray, want: np.ndarray) -> float:
-    """||got - want|| / ||want||, over the logits centred per row, no unit.
-
-    Centred, since a constant added to a row of logits changes no probability.
-    """
-    want = _centred(want)
-    return float(np.linalg.norm(_centred(got) - want) / np.linalg.norm(want))
+    """||got - want|| / ||want||, over the logits centred per row, no unit."""
+    error, norm = distances(got, want)
+    return math.sqrt(math.fsum(error) / math.fsum(norm))
 
 
 def effect_of(base: np.ndarray, adapter: np.ndarray) -> float:
     """The adapter's effect: ||delta of log-probabilities|| / ||centred base||."""
-    delta = log_softmax(adapter) - log_softmax(base)
-    return float(np.linalg.norm(delta) / np.linalg.norm(_centred(base)))
+    _, _, effect = _deltas(adapter, base, adapter, base)
+    return math.sqrt(math.fsum(effect) / math.fsum(distances(base, base)[1]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,34 +71,33 @@ def gap_of(blocks: Iterable[Block]) -> Gap:
     :param blocks: one block of logits per prompt, so that a vocabulary of 150,000
         and a thousand rows never lie in memory at once.
     """
-    dots, norms = [], []
-    got_square = base_square = error_square = 0.0
+    sums = []
     for block in blocks:
-        want = log_softmax(block.adapter) - log_softmax(block.base)
-        got = log_softmax(block.adapter_device) - log_softmax(block.base_device)
-        base = _centred(block.base)
-        dots.append(float(np.vdot(got, want)))
-        norms.append(float(np.vdot(want, want)))
-        got_square += float(np.vdot(got, got))
-        base_square += float(np.vdot(base, base))
-        error_square += float(((_centred(block.base_device) - base) ** 2).sum())
-    dot, norm = sum(dots), sum(norms)
-    scale = dot / norm
-    rest = got_square - 2 * scale * dot + scale**2 * norm
-    left_out = (dot - np.array(dots)) / (norm - np.array(norms) + (len(norms) == 1))
-    k = len(dots)
+        delta = _deltas(
+            block.adapter_device, block.base_device, block.adapter, block.base
+        )
+        between = distances(block.base_device, block.base)
+        sums.append([math.fsum(rows) for rows in (*delta, *between)])
+    # Of the residual e and the delta d*: <e, e>, <e, d*>, <d*, d*>, per prompt.
+    error, cross, norm, base_error, base_norm = np.array(sums).T
+    off = cross.sum() / norm.sum()
+    k = len(sums)
+    left_out = (cross.sum() - cross) / (norm.sum() - norm + (k == 1))
     spread = (k - 1) / k * ((left_out - left_out.mean()) ** 2).sum()
+    rest = error.sum() - off * cross.sum()
     return Gap(
-        effect=math.sqrt(norm / base_square),
-        base=math.sqrt(error_square / base_square),
-        delta=math.sqrt(max(rest, 0.0) / norm),
-        scale=scale,
+        effect=math.sqrt(norm.sum() / base_norm.sum()),
+        base=math.sqrt(base_error.sum() / base_norm.sum()),
+        delta=math.sqrt(max(rest, 0.0) / norm.sum()),
+        scale=1 + float(off),
         # One prompt says nothing about its own scatter.
         scale_error=math.sqrt(spread) if k > 1 else math.inf,
     )
 
 
-def _centred(logits: np.ndarray) -> np.ndarray:
-    wide: np.ndarray = np.asarray(logits, np.float64)
-    wide = wide - wide.mean(axis=-1, keepdims=True)
-    return wide
+def _deltas(
+    got: np.ndarray, got_base: np.ndarray, want: np.ndarray, want_base: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    four = got, got_base, want, want_base
+    a, b, c, d = (log_partition(logits) for logits in four)
+    return delta_products(four, (a, b, c, d))

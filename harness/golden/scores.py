@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from harness.golden.prompts import PromptSet
+from harness.golden.rows import log_partition
 
 
 __all__ = ["Scores"]
@@ -65,7 +66,12 @@ class Scores:
         head = f"{data.dtype.str}{data.shape}".encode()
         return hashlib.sha256(head + data.tobytes()).hexdigest()
 
-    @property
+    @cached_property
+    def partition(self) -> np.ndarray:
+        """log sum exp over the vocabulary, float64 `[rows]`, nats; finite logits."""
+        return log_partition(self.logits)
+
+    @cached_property
     def finite(self) -> bool:
         """Whether no logit is NaN or infinite."""
         return bool(np.isfinite(self.logits).all())

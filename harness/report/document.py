@@ -28,7 +28,7 @@ from harness.report.context import untested
 from harness.report.requirements import title
 
 
-__all__ = ["SCHEMA", "document", "judgements", "obstacles", "severity"]
+__all__ = ["SCHEMA", "document", "judgements", "obstacles", "row", "severity"]
 
 # Raised whenever a field changes its meaning.
 SCHEMA = 1
@@ -136,7 +136,7 @@ def judgements(records: Iterable[Record]) -> list[Row]:
     records = list(records)
     last = last_attempts(records)
     return [
-        _row(record)
+        row(record)
         for record in records
         if isinstance(record, Judged)
         and record.nodeid in last
@@ -144,7 +144,8 @@ def judgements(records: Iterable[Record]) -> list[Row]:
     ]
 
 
-def _row(record: Judged) -> Row:
+def row(record: Judged) -> Row:
+    """A judgement as the page has it, flat."""
     judgement = record.judgement
     measured = judgement.measurement.to_json()
     parameters = judgement.parameters

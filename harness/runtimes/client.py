@@ -81,10 +81,14 @@ class Client:
         fields: Mapping[str, Any] | None = None,
         arrays: Arrays | None = None,
         limit: int = 0,
+        *,
+        first: str = "",
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """One request and its reply.
 
         :param limit: bytes of arrays that the reply may have.
+        :param first: an operation on the same fields that goes ahead in the same
+            packet, so that both take one round trip.
         :raises RuntimeRefused: it said no.
         :raises RuntimeDied: the program ended, now or before.
         :raises RuntimeHung: no reply in time; the program was killed.
@@ -97,24 +101,29 @@ class Client:
                 where=self._where(op),
                 cure="restart it",
             )
-        self._number += 1
+        steps = [(first, None), (op, arrays)] if first else [(op, arrays)]
+        start = self._number + 1
         pieces: list[bytes | memoryview] = []
-        write_frame(
-            pieces.append, {**(fields or {}), "id": self._number, "op": op}, arrays
-        )
+        for self._number, (step, given) in enumerate(steps, start):
+            header = {**(fields or {}), "id": self._number, "op": step}
+            write_frame(pieces.append, header, given)
         deadline = Deadline(seconds)
         try:
-            for piece in pieces:
-                self._process.write(piece, deadline)
+            self._process.write(b"".join(pieces), deadline)
         except TimeoutError:
             self._hung(op, deadline)
         except Infrastructure:
             self.close()
             raise
-        header, got = self._receive(op, deadline, limit)
-        if header.get("id") != self._number:
-            self.broken(op, "a reply to another request came")
-        self._check_ok(op, header)
+        replies = []
+        for number, (step, _) in enumerate(steps, start):
+            header, got = self._receive(step, deadline, limit if step == op else 0)
+            if header.get("id") != number:
+                self.broken(step, "a reply to another request came")
+            replies.append((step, header))
+        # All are read before one is judged: a refusal leaves no reply behind.
+        for step, header in replies:
+            self._check_ok(step, header)
         return header, got
 
     def _receive(

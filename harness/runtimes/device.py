@@ -33,8 +33,9 @@ class Conversation:
         """Teacher-forced logits of every prompt, the cache emptied before each."""
         logits: np.ndarray | None = None
         for index, prompt in enumerate(prompts):
-            self._session.reset()
-            rows = self._session.score(prompt.tokens, prompt.continuation, self._phase)
+            rows = self._session.score(
+                prompt.tokens, prompt.continuation, self._phase, fresh=True
+            )
             if logits is None:
                 logits = np.empty((prompts.rows, rows.shape[1]), np.float32)
             logits[prompts.starts[index] : prompts.starts[index + 1]] = rows
@@ -77,9 +78,7 @@ class Device:
 
     def fresh(self, phase: Phase = "prefill") -> Conversation:
         """A conversation with an empty KV cache, under what is applied now."""
-        session = self._open()
-        session.reset()
-        return Conversation(session, phase)
+        return Conversation(self._open(), phase)
 
     def apply(
         self, adapter: Path, *, scale: float = 1.0, name: str | None = None

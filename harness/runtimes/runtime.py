@@ -105,10 +105,16 @@ class Session(Protocol):
         """Go back to the base model."""
 
     def score(
-        self, prompt: Sequence[int], continuation: Sequence[int], phase: Phase
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        phase: Phase,
+        *,
+        fresh: bool = False,
     ) -> np.ndarray:
         """Teacher-forced logits after what the session holds already.
 
+        :param fresh: `reset` before it.
         :returns: float32 `[len(continuation), vocab]`, row t taken before
             continuation token t.
         """

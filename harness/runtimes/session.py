@@ -42,7 +42,12 @@ class RemoteSession:
         self._call("deactivate", self._patience.load)
 
     def score(
-        self, prompt: Sequence[int], continuation: Sequence[int], phase: Phase
+        self,
+        prompt: Sequence[int],
+        continuation: Sequence[int],
+        phase: Phase,
+        *,
+        fresh: bool = False,
     ) -> np.ndarray:
         """Teacher-forced logits, float32 `[len(continuation), vocab]`.
 
@@ -58,6 +63,7 @@ class RemoteSession:
                 "continuation": np.asarray(continuation, "<i4"),
             },
             limit=rows * self._vocab * 4,
+            first="reset" if fresh else "",
         )
         logits = arrays.get("logits")
         if (
@@ -104,6 +110,7 @@ class RemoteSession:
         fields: Mapping[str, Any] | None = None,
         arrays: Arrays | None = None,
         limit: int = 0,
+        first: str = "",
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         session = {**(fields or {}), "session": self._number}
-        return self._client.call(op, seconds, session, arrays, limit)
+        return self._client.call(op, seconds, session, arrays, limit, first=first)

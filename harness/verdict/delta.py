@@ -1,10 +1,4 @@
-"""Distances and deltas of logits, as sums per prompt.
-
-Everything works a row at a time on buffers that stay in the cache: a vocabulary of
-151,936 makes large temporaries slow. Sums are float64; products of one row are
-float32 dot products of centred values (relative error 1e-6), and float64 where
-float32 would overflow.
-"""
+"""Distances and deltas of scores, as sums per row and per prompt."""
 
 from __future__ import annotations
 
@@ -14,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from harness.golden.prompts import PromptSet
+from harness.golden.rows import change_gaps
+from harness.golden.rows import delta_products
+from harness.golden.rows import distances
 from harness.golden.scores import Scores
 
 
@@ -25,7 +22,6 @@ __all__ = [
     "deltas",
     "distance",
     "log_likelihood",
-    "log_partition",
     "nonfinite",
     "per_prompt",
     "place",
@@ -131,20 +127,7 @@ def distance(observed: Scores, expected: Scores) -> Distance:
     :raises ValueError: other prompts or another vocabulary.
     """
     aligned(observed, expected)
-    rows, width = expected.logits.shape
-    error, norm = np.empty(rows), np.empty(rows)
-    buffer = np.empty(width, np.float32)
-    for t in range(rows):
-        x, y = observed.logits[t], expected.logits[t]
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.subtract(x, y, out=buffer)
-            error[t] = _centred_square(buffer)
-            np.copyto(buffer, y)
-            norm[t] = _centred_square(buffer)
-        if not (np.isfinite(error[t]) and np.isfinite(norm[t])):
-            wide = y.astype(np.float64)
-            norm[t] = _centred_square(wide)
-            error[t] = _centred_square(x - wide)
+    error, norm = distances(observed.logits, expected.logits)
     return Distance(expected.prompts, error, norm)
 
 
@@ -156,35 +139,15 @@ def change_gap(pair: tuple[Scores, Scores], other: tuple[Scores, Scores]) -> np.
     :returns: float64 `[rows]`.
     :raises ValueError: other prompts or another vocabulary.
     """
-    aligned(*pair, *other)
-    result = np.empty(pair[0].prompts.rows)
-    for t in range(len(result)):
-        a, b, c, d = (s.logits[t] for s in (*pair, *other))
-        with np.errstate(over="ignore", invalid="ignore"):
-            result[t] = _centred_square((a - b) - (c - d))
-        if not np.isfinite(result[t]):
-            wide = (a.astype(np.float64) - b) - (c.astype(np.float64) - d)
-            result[t] = _centred_square(wide)
-    return result
-
-
-def log_partition(logits: np.ndarray) -> np.ndarray:
-    """log sum exp over the vocabulary, float64 `[rows]`, nats."""
-    result = np.empty(len(logits))
-    buffer = np.empty(logits.shape[1], np.float32)
-    for t, row in enumerate(logits):
-        top = row.max()
-        with np.errstate(over="ignore"):
-            np.subtract(row, top, out=buffer)
-        np.exp(buffer, out=buffer)
-        result[t] = np.float64(top) + np.log(buffer.sum(dtype=np.float64))
-    return result
+    four = (*pair, *other)
+    aligned(*four)
+    return change_gaps(*(s.logits for s in four))
 
 
 def log_likelihood(scores: Scores) -> np.ndarray:
     """Log-probability of the token each row predicts, float64 `[rows]`, nats."""
     chosen = scores.logits[np.arange(scores.prompts.rows), scores.prompts.targets]
-    result: np.ndarray = chosen.astype(np.float64) - log_partition(scores.logits)
+    result: np.ndarray = chosen.astype(np.float64) - scores.partition
     return result
 
 
@@ -195,40 +158,10 @@ def deltas(
 
     :raises ValueError: other prompts or another vocabulary.
     """
-    aligned(observed, observed_base, reference, reference_base)
-    four = [s.logits for s in (observed, observed_base, reference, reference_base)]
-    logs = [log_partition(logits) for logits in four]
-    shifts = np.stack([logs[0] - logs[1], logs[2] - logs[3]], axis=1)
-    rows, width = four[0].shape
-    sums = np.empty((rows, 3))
-    narrow = np.empty((2, width), np.float32)
-    for t in range(rows):
-        sums[t] = _products([logits[t] for logits in four], shifts[t], narrow)
-        if not np.isfinite(sums[t]).all():
-            wide = np.empty((2, width))
-            sums[t] = _products([logits[t] for logits in four], shifts[t], wide)
-    return Deltas(reference.prompts, sums[:, 0], sums[:, 1], sums[:, 2])
-
-
-def _products(
-    rows: list[np.ndarray], shifts: np.ndarray, buffer: np.ndarray
-) -> tuple[float, float, float]:
-    """<e, e>, <e, d*>, <d*, d*> of one row, in the dtype of `buffer` `[2, vocab]`.
-
-    Logits are subtracted first, the log partitions after: log-probabilities in
-    float32 would be rounded at the size of the constants.
-    """
-    d, right = buffer
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.subtract(rows[0], rows[1], out=d, dtype=buffer.dtype)
-        np.subtract(rows[2], rows[3], out=right, dtype=buffer.dtype)
-        d -= shifts[0]
-        right -= shifts[1]
-        d -= right
-        return float(d @ d), float(d @ right), float(right @ right)
-
-
-def _centred_square(values: np.ndarray) -> float:
-    """Sum of squares about the mean; changes `values`."""
-    values -= values.sum(dtype=np.float64) / len(values)
-    return float(np.dot(values, values))
+    a, b, c, d = four = (observed, observed_base, reference, reference_base)
+    aligned(*four)
+    error, cross, effect = delta_products(
+        (a.logits, b.logits, c.logits, d.logits),
+        (a.partition, b.partition, c.partition, d.partition),
+    )
+    return Deltas(reference.prompts, error, cross, effect)

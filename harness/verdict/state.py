@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.golden.rows import unequal
 from harness.golden.scores import Scores
 from harness.verdict.decide import Decision
 from harness.verdict.decide import digits
@@ -41,12 +42,7 @@ def compare_states(expected: Scores, observed: Scores) -> dict[str, Any]:
     if broken:
         return {"nonfinite": broken}
     prompts = expected.prompts
-    differing = np.array(
-        [
-            not np.array_equal(a, b)
-            for a, b in zip(expected.logits, observed.logits, strict=True)
-        ]
-    )
+    differing = unequal(expected.logits, observed.logits)
     statistics: dict[str, Any] = {
         "prompts": [p.name for p in prompts],
         "rows": prompts.rows,

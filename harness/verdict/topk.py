@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import bdtrc
 from scipy.special import bdtri
 
+from harness.golden.rows import blocks
 from harness.golden.scores import Scores
 from harness.verdict.budget import ALPHA_PASS
 from harness.verdict.budget import NEAR_TIE_DEVIATIONS
@@ -38,13 +39,25 @@ __all__ = ["bf16_ulp", "compare_tops", "wilson"]
 
 TOP = 10
 BLOCK = 128
+# A row's likeliest tokens in reference and board, the reference's margin, the
+# board's regret, the band of near-ties, and the share of the reference's likeliest
+# ten among the board's.
+TOPS = np.dtype(
+    [
+        ("want", np.int64),
+        ("got", np.int64),
+        ("margin", np.float64),
+        ("regret", np.float64),
+        ("band", np.float64),
+        ("ten", np.float64),
+    ]
+)
 
 
-def bf16_ulp(value: float) -> float:
-    """The unit in the last place of bf16 at a value: 2^(floor(log2 |x|) - 7)."""
-    if value == 0:
-        return 0.0
-    return float(np.ldexp(1.0, int(np.frexp(abs(value))[1]) - 8))
+def bf16_ulp(values: np.ndarray) -> np.ndarray:
+    """The unit in the last place of bf16 at values: 2^(floor(log2 |x|) - 7)."""
+    units: np.ndarray = np.ldexp(1.0, np.frexp(values)[1] - 8)
+    return np.where(values == 0, 0.0, units)
 
 
 def wilson(hits: int, count: int, alpha: float = ALPHA_PASS) -> tuple[float, float]:
@@ -69,43 +82,58 @@ def compare_tops(observed: Scores, exact: Scores, device: Scores) -> dict[str, A
     floor = per_prompt(prompts, distance(device, exact).error)
     deviation = np.sqrt(floor / (np.asarray(prompts.lengths) * width))
     bands = NEAR_TIE_DEVIATIONS * np.sqrt(2.0) * np.repeat(deviation, prompts.lengths)
-    same = decided = agree = flips = 0
-    regrets, tens = np.empty(prompts.rows), np.empty(prompts.rows)
-    worst: dict[str, Any] = {}
-    for t in range(prompts.rows):
-        x, y = observed.logits[t], exact.logits[t]
-        want, got = int(y.argmax()), int(x.argmax())
-        likeliest = _likeliest(y)
-        margin = float(y[want]) - float(y[likeliest[-2]])
-        band = max(NEAR_TIE_ULPS * bf16_ulp(float(y[want])), float(bands[t]))
-        regrets[t] = float(x[got]) - float(x[want])
-        tens[t] = np.mean(x[likeliest] >= x[_likeliest(x)].min() - band)
-        same += got == want
-        if margin <= band:
-            continue
-        decided += 1
-        agree += got == want
-        if regrets[t] > band:
-            flips += 1
-            if not worst or regrets[t] > worst["regret"]:
-                worst = {
-                    **place(prompts, t),
-                    "expected": want,
-                    "observed": got,
-                    "margin": margin,
-                    "regret": float(regrets[t]),
-                    "band": band,
-                }
+    tops = np.concatenate(
+        [
+            _tops(observed.logits[rows], exact.logits[rows], bands[rows])
+            for rows in blocks(exact.logits)
+        ]
+    )
+    decided = tops["margin"] > tops["band"]
+    clear = decided & (tops["regret"] > tops["band"])
+    same = tops["want"] == tops["got"]
+    worst = None
+    if clear.any():
+        row = int(np.where(clear, tops["regret"], -np.inf).argmax())
+        worst = {
+            **place(prompts, row),
+            "expected": int(tops["want"][row]),
+            "observed": int(tops["got"][row]),
+            "margin": float(tops["margin"][row]),
+            "regret": float(tops["regret"][row]),
+            "band": float(tops["band"][row]),
+        }
     return {
         "rows": prompts.rows,
-        "same": same,
-        "decided": decided,
-        "agree": agree,
-        "flips": flips,
-        "top10": float(tens.mean()),
-        "regret": float(regrets.mean()),
-        "worst": worst or None,
+        "same": int(same.sum()),
+        "decided": int(decided.sum()),
+        "agree": int((decided & same).sum()),
+        "flips": int(clear.sum()),
+        "top10": float(tops["ten"].mean()),
+        "regret": float(tops["regret"].mean()),
+        "worst": worst,
     }
+
+
+def _tops(x: np.ndarray, y: np.ndarray, floor: np.ndarray) -> np.ndarray:
+    """What the likeliest tokens of some rows say, one `TOPS` per row.
+
+    :param x: the board's logits, float32 `[n, vocab]`.
+    :param y: the reference's.
+    :param floor: band of near-ties by the numeric floor, `[n]`.
+    """
+    result = np.empty(len(x), TOPS)
+    each = np.arange(len(x))
+    want, got = y.argmax(axis=1), x.argmax(axis=1)
+    likeliest = _likeliest(y)
+    top, second = y[each, want].astype(float), y[each, likeliest[:, -2]]
+    last = x[each, _likeliest(x)[:, 0]].astype(float)
+    band = np.maximum(NEAR_TIE_ULPS * bf16_ulp(top), floor)
+    result["want"], result["got"] = want, got
+    result["margin"], result["band"] = top - second, band
+    result["regret"] = x[each, got].astype(float) - x[each, want]
+    ten = np.take_along_axis(x, likeliest, axis=1) >= (last - band)[:, None]
+    result["ten"] = ten.mean(axis=1)
+    return result
 
 
 @rule("agrees")
@@ -159,20 +187,27 @@ def decide_agrees(
     )
 
 
-def _likeliest(row: np.ndarray) -> np.ndarray:
-    """The `TOP` likeliest tokens the likeliest last.
+def _likeliest(logits: np.ndarray) -> np.ndarray:
+    """The `TOP` likeliest tokens of each row, the likeliest last, `[n, TOP]`.
 
     They lie in the blocks with the largest maxima; sorting all 151,936 would cost
     more than everything else here.
     """
-    whole = len(row) // BLOCK
-    candidates = np.arange(len(row))
+    n, width = logits.shape
+    whole = width // BLOCK
+    candidates = np.broadcast_to(np.arange(width), logits.shape)
     if whole > TOP:
-        maxima = row[: whole * BLOCK].reshape(whole, BLOCK).max(axis=1)
-        blocks = np.argpartition(maxima, -TOP)[-TOP:]
-        inside = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-        candidates = np.concatenate([inside, np.arange(whole * BLOCK, len(row))])
-    return candidates[np.argsort(row[candidates])[-TOP:]]
+        maxima = logits[:, : whole * BLOCK].reshape(n, whole, BLOCK).max(axis=2)
+        best = np.argpartition(maxima, -TOP, axis=1)[:, -TOP:, None]
+        inside = (best * BLOCK + np.arange(BLOCK)).reshape(n, -1)
+        candidates = np.hstack([inside, candidates[:, whole * BLOCK :]])
+    values = np.take_along_axis(logits, candidates, axis=1)
+    top = min(TOP, width)
+    order = np.argpartition(values, -top, axis=1)[:, -top:]
+    ranks = np.take_along_axis(values, order, axis=1).argsort(axis=1)
+    order = np.take_along_axis(order, ranks, axis=1)
+    found: np.ndarray = np.take_along_axis(candidates, order, axis=1)
+    return found
 
 
 def _largest(count: int, share: float, alpha: float) -> int:

@@ -15,12 +15,18 @@ import numpy as np
 
 
 if TYPE_CHECKING:
+    from harness.probes import factors
     from harness.probes import loader as sound
+    from harness.probes import names
 else:
     try:
-        from probes import loader as sound  # on the board
+        from probes import factors  # on the board
+        from probes import loader as sound
+        from probes import names
     except ImportError:
+        from harness.probes import factors
         from harness.probes import loader as sound
+        from harness.probes import names
 
 
 __all__ = [
@@ -137,10 +143,28 @@ class ClearKeepsNan(sound.Loader):
 class FailedLoadHalfWritten(sound.Loader):
     """Slots are written as the file is read; what was written stays on an error."""
 
-    def pad(self, rows: np.ndarray, slot: sound.Slot) -> np.ndarray:
-        data = super().pad(rows, slot)
-        self.write(slot, data)
-        return data
+    def plan(self, folder: str) -> sound.Plan:
+        config, tensors = self.read(folder)
+        places = {
+            names.Place(slot["layer"], slot["path"], slot["factor"]): slot
+            for slot in self.slots()
+        }
+        for name in tensors.names():
+            found = names.TensorName.parse(name)
+            slot = places.get(found.place) if found else None
+            if found is None or slot is None:
+                break
+            facts = tensors[name][:2]
+            factor = factors.Factor(name, found.module, found.place, *facts)
+            try:
+                rank = config.rank_of(factor.module)
+                scale = self.scale(factor.module, rank, config)
+                rows = self.rows(factor, tensors, scale)
+                factors.check_fit(factor, len(rows), slot)
+                self.write(slot, self.pad(self.encode(rows, factor, slot), slot))
+            except (sound.LoaderRefused, ValueError):
+                break
+        return super().plan(folder)  # finds the error, too late
 
 
 class FailedLoadKillsProcess(sound.Loader):
