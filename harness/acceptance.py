@@ -62,7 +62,7 @@ class Acceptance:
         else:
             self.selection.check()
             self.run = RunFolder(self._new_folder(), "main")
-        self.plan = Plan(self.selection)
+        self.plan = Plan(self.selection, partial=_is_partial(config))
         self.release: Release | None = None
         self._planned = False
         self._benches: dict[str, Bench | HarnessError] = {}
@@ -285,6 +285,17 @@ class Acceptance:
 
         reporter.section("board acceptance")
         show(self.run.path, reporter)
+
+
+def _is_partial(config: pytest.Config) -> bool:
+    """Whether the command line names files or tests, or leaves files out.
+
+    What pytest never collects it does not report as deselected.
+    """
+    here = config.invocation_params.dir
+    whole = all((here / argument).is_dir() for argument in config.args)
+    option = config.option
+    return not whole or bool(option.ignore or option.ignore_glob or option.deselect)
 
 
 def _leave(bench: Bench) -> None:

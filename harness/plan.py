@@ -25,11 +25,13 @@ class Plan:
     """The checks that are to run, and how many were left out.
 
     :param selection: the boards and adapters.
+    :param partial: whether suites are left out before pytest collects them.
     :param fault: the user's mistake that collection met, if any.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, partial: bool) -> None:
         self._selection = selection
+        self._partial = partial
         self.checks: dict[str, Check] = {}
         self.fault: UsageFault | None = None
         self._deselected: Counter[str] = Counter()
@@ -100,7 +102,7 @@ class Plan:
                 check.title,
             )
         for board in self.boards:
-            if self._deselected[board]:
+            if self._deselected[board] or self._partial:
                 yield Deselected(board, self._deselected[board])
             for adapter in self._selection.adapters(board):
                 yield AdapterFacts(adapter.name, adapter.digest, adapter.facts)

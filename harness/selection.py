@@ -163,7 +163,10 @@ class Selection:
         boards = self.boards
         if self.fault:
             self._prove_fault(self.fault)
-        if self._given("board_adapters"):
+        # Workers find adapters only while collecting, where pytest-xdist makes any
+        # trouble an error in a test.
+        workers = self._config.getoption("dist", "no") != "no"
+        if workers or self._given("board_adapters"):
             for board in boards:
                 self.adapters(board.name)
 

@@ -140,12 +140,13 @@ class Proxy:
 
     def cut(self) -> None:
         """Cut every connection, as a pulled plug with a reset does."""
-        for end in self._ends:
+        # Not those of a connection that is made again meanwhile.
+        ends, self._ends = self._ends, []
+        for end in ends:
             try:
                 end.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-        self._ends.clear()
 
     def close(self) -> None:
         """Cut, and listen no longer."""

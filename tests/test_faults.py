@@ -157,7 +157,7 @@ class TestDevices:
         assert 0.002 < distance(wrong, right) < 0.2
         assert np.array_equal(wrong, again)
 
-    def test_base_changed_in_one_layer(self, board: Callable) -> None:
+    def test_base_changed_in_every_layer(self, board: Callable) -> None:
         states = []
         for fault in (None, "base-changed"):
             with board(fault) as made:
@@ -166,8 +166,7 @@ class TestDevices:
                 states.append(
                     [made.runtime.launch(f"block_{i}", inputs)[0] for i in range(4)]
                 )
-        equal = [np.array_equal(*pair) for pair in zip(*states, strict=True)]
-        assert equal == [True, False, True, True]
+        assert not any(np.array_equal(*pair) for pair in zip(*states, strict=True))
 
     def test_no_slots(self, board: Callable) -> None:
         with board() as sound:

@@ -534,6 +534,21 @@ class TestReach:
         one.close()
         proxy.close()
 
+    def test_a_connection_lost_at_any_moment_of_a_write_is_told(
+        self, server: Loopback
+    ) -> None:
+        proxy = Proxy(server.port)
+        one = server.host(port=proxy.port)
+        for number in range(15):
+            process = one.start(["sh", "-c", "cat >/dev/null"])
+            threading.Timer(0.01 + 0.001 * number, proxy.cut).start()
+            with pytest.raises(HostUnreachable, match=r"connection was lost"):
+                while True:
+                    process.write(bytes(40_000), soon())
+            process.close()
+        one.close()
+        proxy.close()
+
     @both_servers
     def test_a_command_is_never_run_twice(
         self, kind: str, servers: dict[str, Loopback], tmp_path: Path

@@ -102,7 +102,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Deselected:
-    """Checks of a board that the user left out: the run is a partial one."""
+    """Checks of a board that the user left out: the run is a partial one.
+
+    :param count: how many; 0 where single files were asked for, and nobody knows.
+    """
 
     kind: ClassVar[str] = "deselected"
     board: str

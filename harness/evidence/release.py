@@ -140,12 +140,12 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
             f"{f' with {first.adapter}' if first.adapter else ''}: {first.reason}",
         )
     left = Counter({r.board: r.count for r in records if isinstance(r, Deselected)})
-    partial = {board: left[board] for board in boards if left[board]}
+    partial = {board: left[board] for board in boards if board in left}
     if partial:
         return release(
             "INCONCLUSIVE",
             INCONCLUSIVE,
-            f"a partial run: {_checks(sum(partial.values()))} left out",
+            f"a partial run: {_left(sum(partial.values()))} left out",
         )
     controlled = {
         r.board
@@ -172,6 +172,10 @@ def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> R
 
 def _checks(count: int) -> str:
     return f"{count} check{'s' * (count != 1)}"
+
+
+def _left(count: int) -> str:
+    return _checks(count) if count else "an unknown number of checks"
 
 
 def _why(ended: dict[str, Check], missing: Sequence[str]) -> str:

@@ -97,12 +97,13 @@ class SshProcess(Piped):
                 count = self._channel.send(bytes(view[start : start + _PACKET]))
             except TimeoutError:
                 raise TimeoutError(f"stdin took no data in {deadline!r}") from None
-            except (paramiko.SSHException, OSError):
+            except (paramiko.SSHException, EOFError, OSError):
                 count = 0
             finally:
                 self._channel.settimeout(None)
             if not count:
-                if self._channel.closed_by_peer or self._channel.closed:
+                # A lost connection closes the channel, too.
+                if self._channel.closed_by_peer or self._closed:
                     return
                 raise self._lost()
             start += count
@@ -133,7 +134,10 @@ class SshProcess(Piped):
             if self._wait(GRACE) is not None or self._pid is None:
                 break
             self._kill(self._pid, signal)
-        self._channel.close()
+        try:
+            self._channel.close()
+        except (paramiko.SSHException, EOFError, OSError):
+            pass  # the connection is gone, and the channel with it
 
     def _receive(self, deadline: Deadline) -> bytes:
         self._channel.settimeout(max(deadline.remaining, 0.001))

@@ -107,7 +107,8 @@ class Board:
             "model": {k: str(v) for k, v in model.items()},
             "capabilities": {
                 "phases": ["prefill", "decode"],
-                "slots_readable": bool(ranks),
+                # Also of a model compiled without: then the list is empty.
+                "slots_readable": True,
                 "scope": "process",
                 "runtime_scale": False,
                 # One set of slots: `load` only gives a folder a name.

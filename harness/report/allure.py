@@ -96,7 +96,8 @@ def attach(row: Mapping[str, Any]) -> None:
         if row["outcome"] == "FAIL":
             raise _Wrong(row["reason"])
     measured = row["value"]
-    if measured is not None and math.isfinite(measured):
+    # A fact is text; only numbers have a finite value.
+    if isinstance(measured, int | float) and math.isfinite(measured):
         # Allure's history is keyed by the parameters: a measured number among
         # them would give every run a history of its own.
         allure.dynamic.parameter(str(row["name"]), value(row), excluded=True)

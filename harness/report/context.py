@@ -38,15 +38,16 @@ def coverage(checks: Iterable[Row]) -> dict[str, int]:
 
 def retries(records: Iterable[Record]) -> list[Row]:
     """Checks that were tried more than once, with every attempt's status."""
-    attempts: dict[str, list[Check]] = {}
+    attempts: dict[str, dict[int, Check]] = {}
     for record in records:
         if isinstance(record, Check):
-            attempts.setdefault(record.nodeid, []).append(record)
+            # Trouble while cleaning up ends an attempt a second time.
+            attempts.setdefault(record.nodeid, {})[record.attempt] = record
     return [
         {
             "nodeid": nodeid,
-            "attempts": [str(check.status) for check in tries],
-            "reason": next((check.reason for check in tries if check.reason), ""),
+            "attempts": [str(check.status) for check in tries.values()],
+            "reason": next((c.reason for c in tries.values() if c.reason), ""),
         }
         for nodeid, tries in attempts.items()
         if len(tries) > 1
@@ -56,7 +57,7 @@ def retries(records: Iterable[Record]) -> list[Row]:
 def untested(records: Iterable[Record], checks: Sequence[Row]) -> list[Row]:
     """What this run does not speak about: left out, unsupported, not covered."""
     rows = [
-        ("", "", r.board, f"{r.count} checks deselected: a partial run")
+        ("", "", r.board, f"{r.count or 'some'} checks deselected: a partial run")
         for r in records
         if isinstance(r, Deselected)
     ]

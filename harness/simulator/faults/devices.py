@@ -43,15 +43,17 @@ class DecodeGraphIgnoresAdapter(Device):
 
 
 class BaseChanged(Device):
-    """Another base of equal shapes: one layer's linears are off by 2 %."""
+    """Another base of equal shapes: the linears of every layer are off by 2 %.
 
-    LAYER = 1
+    In one layer alone it would stay below what the reference can see in bf16.
+    """
+
     RELATIVE = 0.02
 
     def base(self, weights: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
         changed = dict(weights)
         for name, weight in weights.items():
-            if ".layers.%d." % self.LAYER not in name or weight.ndim != 2:
+            if ".layers." not in name or weight.ndim != 2:
                 continue
             # Of the name, so that every start gives the same wrong base.
             noise = np.random.RandomState(zlib.crc32(name.encode()))
