@@ -22,7 +22,9 @@ INTRODUCTION = """\
 What the harness costs beside what the board takes. Nothing here passes or fails, and
 no test asserts a time: figures differ from machine to machine and with what else runs
 on it, ratios less so. The load is the average number of processes that wanted to run
-in the minute before and after; above the number of cores, times are too long.
+in the minute before and after; above the number of cores, times are too long. Board
+and harness mostly take turns, so the processor time of an acceptance is about its
+wall time on a quiet machine.
 
 This file is written by the command; the last figures:
 """

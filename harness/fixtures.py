@@ -10,6 +10,7 @@ import pytest
 
 from harness.acceptance import ACCEPTANCE
 from harness.acceptance import Acceptance
+from harness.artifacts import forge
 from harness.artifacts.adapter import Adapter
 from harness.artifacts.forge import Damaged
 from harness.bench import Bench
@@ -19,8 +20,10 @@ from harness.golden import PromptSet
 from harness.golden import Reference
 from harness.golden.store import GoldenMissing
 from harness.runtimes.device import Device
+from harness.runtimes.runtime import Phase
 from harness.verdict import Inconclusive
 from harness.verdict import Judge
+from harness.verdict import apart
 
 
 __all__ = [
@@ -32,19 +35,26 @@ __all__ = [
     "brief",
     "damage",
     "device",
+    "effect",
     "forged",
     "golden",
     "judge",
     "non_finite",
-    "other_adapter",
+    "other",
+    "phase",
+    "phase_prompts",
     "prompts",
     "records",
     "reference",
+    "right",
     "widest_adapter",
 ]
 
 
 _FORGED = itertools.count()
+# The scale's standard error grows with the root of the rows: 16 rows of 24 prompts
+# keep it at about a quarter of the 1 % margin.
+DECODE_ROWS = 16
 
 
 @pytest.fixture(scope="session")
@@ -131,13 +141,19 @@ def non_finite(
 
 
 @pytest.fixture
-def other_adapter(acceptance: Acceptance, board: str, adapter: Adapter) -> Adapter:
-    """An adapter of this board with other content, the widest there is."""
-    adapters = acceptance.selection.adapters(board)
-    others = [a for a in adapters if a.digest != adapter.digest]
-    if not others:
-        pytest.skip("needs a second adapter")
-    return max(others, key=Adapter.width)
+def other(
+    acceptance: Acceptance, board: str, forged: Callable[[str], Path]
+) -> Callable[[Adapter], Path]:
+    """Gives a sound adapter of other content: the widest there is, or a louder one."""
+
+    def choose(adapter: Adapter) -> Path:
+        adapters = acceptance.selection.adapters(board)
+        others = [a for a in adapters if a.digest != adapter.digest]
+        if others:
+            return max(others, key=Adapter.width).folder
+        return forge.amplified(adapter, 2.0, forged("louder"))
+
+    return choose
 
 
 @pytest.fixture
@@ -153,12 +169,51 @@ def base_reference(golden: GoldenStore) -> Reference:
 
 
 @pytest.fixture
-def reference(golden: GoldenStore, adapter: Adapter) -> Reference:
+def right(golden: GoldenStore) -> Callable[[Adapter], Reference]:
+    """Gives the right answer with an adapter; without one nothing can be decided."""
+
+    def find(adapter: Adapter) -> Reference:
+        try:
+            return golden.adapter(adapter.digest)
+        except GoldenMissing as missing:
+            raise Inconclusive(str(missing)) from None
+
+    return find
+
+
+@pytest.fixture
+def reference(right: Callable[[Adapter], Reference], adapter: Adapter) -> Reference:
     """The right answer with the adapter under test."""
-    try:
-        return golden.adapter(adapter.digest)
-    except GoldenMissing as missing:
-        raise Inconclusive(str(missing)) from None
+    return right(adapter)
+
+
+@pytest.fixture
+def effect(golden: GoldenStore, adapter: Adapter, brief: PromptSet) -> float | None:
+    """How far the adapter moves the reference on the brief prompts, if known."""
+    if not golden.has(adapter.digest):
+        return None
+    base, loaded = golden.base(), golden.adapter(adapter.digest)
+    return apart(loaded.on(brief).exact, base.on(brief).exact)
+
+
+@pytest.fixture(params=["prefill", "decode"])
+def phase(request: pytest.FixtureRequest, device: Device) -> Phase:
+    """Each graph in turn whose logits the platform shows."""
+    found: Phase = request.param
+    if found not in device.capabilities.phases:
+        pytest.skip(f"this platform shows no logits of {found}")
+    return found
+
+
+@pytest.fixture
+def phase_prompts(phase: Phase, prompts: PromptSet) -> PromptSet:
+    """What a graph is compared with the reference on.
+
+    Decode costs a launch per row: all prompts, but fewer rows of each.
+    """
+    if phase == "prefill":
+        return prompts
+    return prompts.few(len(prompts), DECODE_ROWS)
 
 
 @pytest.fixture

@@ -32,11 +32,11 @@ def attempt(device, folder):
 
 @pytest.mark.requirement("R40")
 def test_damaged_adapter_is_refused(
-    device, widest_adapter, brief, judge, forged, damage
+    device, widest_adapter, other, brief, judge, forged, damage
 ):
     """A clear error in time; the state before is untouched; the next load works."""
     # Other values than the damaged adapter's, so that a half-written load shows.
-    good = forge.foreign(widest_adapter, forged("good"))
+    good = other(widest_adapter)
     bad = damage.make(forged(damage.name))
     device.apply(good)
     before = device.fresh().score(brief)

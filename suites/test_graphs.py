@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from harness.golden import Prompt
 from harness.golden import PromptSet
+
+
+ROWS = 6
+# Two chunks of 128, the largest chunk that is documented (RK1828), in single steps.
+WALK = 256
 
 
 @pytest.mark.requirement("R53")
@@ -22,32 +29,45 @@ def test_prefill_and_decode_agree(device, adapter, prompts, judge):
     )
 
 
-def _lengths(limit: int, chunk: int) -> dict[str, int]:
-    edge = chunk or limit // 2
-    return {"one": 1, "before-edge": edge - 1, "after-edge": edge + 1, "full": limit}
+def split(text, length, rows, count):
+    """`count` prompts out of a text that is repeated as often as needed.
+
+    :param length: tokens of prompt and continuation together.
+    :param rows: how many of them are the continuation.
+    """
+    tokens = itertools.cycle(text)
+    return PromptSet(
+        tuple(
+            Prompt(
+                f"length-{length}-{rows}-{i}",
+                "length",
+                tuple(itertools.islice(tokens, length - rows)),
+                tuple(itertools.islice(tokens, rows)),
+            )
+            for i in range(count)
+        )
+    )
 
 
 @pytest.mark.requirement("R54")
-@pytest.mark.parametrize("length", ["one", "before-edge", "after-edge", "full"])
+@pytest.mark.parametrize("length", ["shortest", "every position", "full"])
 def test_lengths_behave_alike(device, adapter, prompts, judge, length):
-    """A prompt of one token, around a chunk's edge and of full length."""
-    if len(device.capabilities.phases) < 2:
-        pytest.skip("this platform shows logits of one graph only")
+    """A prompt of one token, every position up to a chunk's edge, full length.
+
+    `every position` gives all tokens but the first to the decode graph on one side
+    and all to the prefill graph on the other: an adapter that is lost behind some
+    position in one of them shows.
+    """
     can = device.capabilities
-    rows = 6
-    tokens = _lengths(can.max_prompt - rows + 1, can.chunk)[length]
+    if len(can.phases) < 2:
+        pytest.skip("this platform shows logits of one graph only")
+    walk = min(can.max_prompt, WALK)
     text = [t for p in prompts for t in (*p.tokens, *p.continuation)]
-    cut = PromptSet(
-        tuple(
-            Prompt(
-                f"{length}-{i}",
-                "length",
-                tuple(text[i * tokens : (i + 1) * tokens]),
-                tuple(text[(i + 1) * tokens : (i + 1) * tokens + rows]),
-            )
-            for i in range(6)
-        )
-    )
+    cut = {
+        "shortest": split(text, 1 + ROWS, ROWS, 6),
+        "every position": split(text, walk, walk - 1, 4),
+        "full": split(text, can.max_prompt, ROWS, 6),
+    }[length]
     base = {phase: device.fresh(phase).score(cut) for phase in ("prefill", "decode")}
     device.apply(adapter.folder)
     loaded = {phase: device.fresh(phase).score(cut) for phase in ("prefill", "decode")}

@@ -42,10 +42,10 @@ def find(wrong, device, prompts, base, reference, base_reference, judge, folder)
 
 @pytest.mark.requirement("R91")
 def test_every_kind_of_wrong_is_found(
-    device, bench, widest_adapter, prompts, golden, base_reference, judge, forged
+    device, bench, widest_adapter, right, prompts, base_reference, judge, forged
 ):
     """Of each kind of fault one that is large, on the widest adapter."""
-    reference = golden.adapter(widest_adapter.digest)
+    reference = right(widest_adapter)
     base = device.fresh().score(prompts)
     common = (device, prompts, base, reference, base_reference, judge)
     for wrong in forge.controls(widest_adapter, bench.board.reserved_rank):

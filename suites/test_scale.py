@@ -1,4 +1,4 @@
-"""alpha over the adapter's own rank, however the adapter spells it (R20)."""
+"""alpha over the adapter's own rank, however the adapter spells it (R20, R22)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import pytest
 from harness.artifacts import forge
 
 
-@pytest.mark.requirement("R20")
-def test_scale_is_one(device, adapter, prompts, base_reference, reference, judge):
-    """The adapter takes effect at the strength that the reference gives it."""
-    base = device.fresh().score(prompts)
+@pytest.mark.requirement("R20", "R22")
+def test_scale_and_direction_of_the_delta(
+    device, adapter, phase, phase_prompts, base_reference, reference, judge
+):
+    """The adapter takes effect as strongly as in the reference, and the same way.
+
+    A wrong denominator shows in the scale; a factor that is swapped, transposed or
+    shifted in the direction.
+    """
+    base = device.fresh(phase).score(phase_prompts)
     device.apply(adapter.folder)
-    loaded = device.fresh().score(prompts)
+    loaded = device.fresh(phase).score(phase_prompts)
     judge.scale_is(loaded, base, reference, base_reference)
+    judge.delta_matches(loaded, base, reference, base_reference)
 
 
 @pytest.mark.requirement("R20", "R22")

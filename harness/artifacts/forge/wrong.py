@@ -61,6 +61,12 @@ class Wrong:
     modules: frozenset[str]
     draft: Draft = field(repr=False)
 
+    @property
+    def effective(self) -> bool:
+        """Whether it changes the base at all: in some module neither A nor B is 0."""
+        parts = self.draft.parts.values()
+        return any(np.any(part.a) and np.any(part.b) for part in parts)
+
     def make(self, target: Path) -> Path:
         """Write the adapter.
 
