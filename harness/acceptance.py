@@ -210,6 +210,7 @@ class Acceptance:
                 seconds=round(time.monotonic() - check.started, 3),
                 finished=round(time.time(), 3),
                 arrays=arrays,
+                code=getattr(error, "code", ""),
             )
         )
 

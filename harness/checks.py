@@ -92,9 +92,10 @@ class Check:
     def ending(self) -> Iterator[None]:
         """Around an attempt: an AssertionError leaves it only where the board is wrong.
 
-        The board's refusal of a fitting adapter is its fault. A control that was not
-        found wrong says nothing of the board. A check that judged nothing, or hid
-        what a judgement came to, did not pass.
+        The board's refusal of a fitting adapter is its fault, and so is software that
+        dies or hangs a second time in the same check. A control that was not found
+        wrong says nothing of the board. A check that judged nothing, or hid what a
+        judgement came to, did not pass.
         """
         try:
             yield
@@ -102,6 +103,10 @@ class Check:
                 raise BoardWrong(self.worst)
         except RuntimeRefused as refusal:
             raise AssertionError(str(refusal)) from refusal
+        except (RuntimeDied, RuntimeHung) as death:
+            if self.attempt == 1:
+                raise
+            raise AssertionError(f"again: {death}") from death
         except BoardWrong as wrong:
             if wrong.judgement.kind == "control":
                 raise Inconclusive(str(wrong), wrong.judgement) from None

@@ -76,6 +76,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return config.stash[ACCEPTANCE].header()
 
 
+# First of all, so that node ids begin with the board: the scheduler goes by that.
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     wanted = [name for name in PARAMETERS if _is_ours(metafunc, name)]
     if "board" not in wanted:
@@ -125,8 +127,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """One board, one worker; other tests are spread as usual."""
     boards = config.stash[ACCEPTANCE].selection.names
-    spread = config.getoption("dist") in ("load", "loadfile", "loadscope")
-    return BoardScheduling(config, log, boards) if boards and spread else None
+    return BoardScheduling(config, log, boards) if boards else None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -26,7 +26,7 @@ def board_of(nodeid: str, boards: Sequence[str]) -> str | None:
     :param boards: all names; the longest that fits wins.
     """
     _, bracket, parameters = nodeid.partition("[")
-    parameters = parameters.rstrip("]")
+    parameters = parameters.rpartition("]")[0]
     fitting = [
         name
         for name in boards

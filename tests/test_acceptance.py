@@ -97,6 +97,12 @@ class TestSoundBoard:
         page = (ended.folder / "reports" / "latest" / "signoff.html").read_text()
         assert "GO" in page and "r4-qv" in page and "sim-1" in page
 
+    def test_show(self, ended: Ended, tmp_path: Path) -> None:
+        latest = ended.folder / "reports" / "latest"
+        assert "GO  all" in harness("report", "show", latest, cwd=tmp_path).output
+        told = harness("report", "show", latest, "--json", cwd=tmp_path)
+        assert json.loads(told.output) == ended.signoff
+
     def test_verify(self, ended: Ended, tmp_path: Path) -> None:
         latest = ended.folder / "reports" / "latest"
         sound = harness("report", "verify", latest, cwd=tmp_path)
@@ -157,6 +163,14 @@ def test_a_wrong_board_is_no_go(tmp_path: Path, fault: str, checks: str) -> None
     assert ended.signoff["verdict"] == "NO-GO"
     assert failed(ended) == FAULTS[fault]
     assert ended.signoff["environment"]["sim-1"]["fault"] == fault
+
+
+def test_json_is_for_machines(tmp_path: Path) -> None:
+    """Stdout holds one JSON value, whatever the run came to."""
+    command = [*COMMAND, "run", "--json", f"--report={tmp_path}", "--board=nosuch"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert json.loads(ended.stdout) == {"exit_status": 4}
+    assert "no board 'nosuch'" in ended.stderr
 
 
 def test_every_fault_is_in_the_table() -> None:

@@ -19,6 +19,7 @@ from harness.scheduler import board_of
     [
         ("t.py::test_a[sim-1]", "sim-1"),
         ("t.py::test_a[sim-1-r8-all]", "sim-1"),
+        ("t.py::test_a[sim-1]@group", "sim-1"),
         ("t.py::test_a[sim-1-long-r8]", "sim-1-long"),
         ("t.py::test_a[prefill-sim-1]", None),
         ("t.py::test_a[sim-10]", None),
@@ -52,8 +53,13 @@ def test_check(device, judge, board, number):
         os._exit(1)
     judge.equal(1, 1)
 
+@pytest.fixture(params=["prefill", "decode"])
+def graph(request):
+    return request.param
+
 @pytest.mark.requirement("R91")
-def test_control(device, adapter, judge):
+@pytest.mark.parametrize("number", range(1))
+def test_control(device, graph, adapter, number, judge):
     judge.found_wrong("doubled", lambda inner: inner.equal(1, 2))
 
 @pytest.mark.parametrize("number", range(24))
@@ -88,9 +94,14 @@ class TestCrash:
         assert ended.status == 12, ended.output
         [missing] = ended.signoff["missing"]
         assert missing["nodeid"] == "test_it.py::test_check[sim-1-1]"
-        assert ended.signoff["counts"] == {"MISS": 1, "PASS": 11}
+        assert ended.signoff["counts"] == {"MISS": 1, "PASS": 15}
         assert "crashed while running 'test_it.py::test_check[sim-1-1]'" in ended.output
-        assert "35 passed" in ended.output
+        assert "39 passed" in ended.output
+
+    def test_node_ids_begin_with_the_board(self, ended: Ended) -> None:
+        controls = [c["nodeid"] for c in ended.signoff["checks"] if c["adapter"]]
+        assert len(controls) == 8
+        assert all("[sim-" in nodeid for nodeid in controls), controls
 
     def test_a_board_stays_on_one_worker(self, workers: dict[str, list[str]]) -> None:
         assert len(workers["sim-2"]) == 1

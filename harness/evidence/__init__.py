@@ -1,5 +1,6 @@
 """What was seen, kept."""
 
+from harness.evidence.recheck import rederive
 from harness.evidence.records import AdapterFacts
 from harness.evidence.records import Check
 from harness.evidence.records import Deselected
@@ -12,7 +13,6 @@ from harness.evidence.records import Status
 from harness.evidence.release import Release
 from harness.evidence.release import derive
 from harness.evidence.release import last_attempts
-from harness.evidence.release import rederive
 from harness.evidence.store import RunFolder
 
 

@@ -131,6 +131,7 @@ class Check:
 
     :param attempt: counted from 1; the last one counts, each is kept.
     :param reason: one line; empty for PASS.
+    :param code: the stable code of the error it ended with, see `harness.errors`.
     :param seconds: wall time.
     :param finished: seconds since 1970, UTC.
     :param arrays: logits kept for a closer look, role to sha256.
@@ -147,6 +148,7 @@ class Check:
     seconds: float
     finished: float
     arrays: Mapping[str, str] = field(default_factory=dict)
+    code: str = ""
 
 
 Record = Run | Environment | AdapterFacts | Planned | Deselected | Judged | Check

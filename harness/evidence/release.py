@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.evidence.records import Check
 from harness.evidence.records import Deselected
@@ -14,17 +14,26 @@ from harness.evidence.records import Judged
 from harness.evidence.records import Planned
 from harness.evidence.records import Record
 from harness.evidence.records import Status
-from harness.verdict.decide import decide
-from harness.verdict.measurement import Measurement
 from harness.verdict.measurement import Outcome
 
 
-__all__ = ["Release", "derive", "last_attempts", "rederive", "verdict_of"]
+__all__ = ["CONTROL", "Release", "derive", "last_attempts", "verdict_of"]
 
 CONTROL = "control"
 
 # Exit statuses; 2 to 5 are pytest's own.
 GO, NO_GO, INCONCLUSIVE, INVALID, INFRASTRUCTURE = 0, 1, 10, 11, 12
+# Two processes may have recorded one attempt: the worse status is the true one.
+WORST = (
+    Status.FAIL,
+    Status.ERROR,
+    Status.INCONCLUSIVE,
+    Status.MISS,
+    Status.PASS,
+    Status.SKIP,
+)
+# How the software under test ends a check without an answer.
+DEATHS = ("runtime-died", "runtime-hung")
 
 
 @dataclass(frozen=True)
@@ -48,15 +57,73 @@ class Release:
     missing: tuple[str, ...]
 
 
+class Ruling(NamedTuple):
+    """What a rule comes to when it applies."""
+
+    verdict: str
+    exit_status: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a run that a verdict is about.
+
+    :param ended: the attempt that counts of every check that ended.
+    :param attempts: all attempts.
+    :param left: checks that the user left out, by board.
+    """
+
+    planned: dict[str, Planned]
+    ended: dict[str, Check]
+    attempts: tuple[Check, ...]
+    judged: tuple[Judged, ...]
+    left: dict[str, int]
+
+    @classmethod
+    def of(cls, records: Sequence[Record], about: Callable[[Planned], bool]) -> Part:
+        """The part whose planned checks `about` picks."""
+        planned = {r.nodeid: r for r in records if isinstance(r, Planned) and about(r)}
+        boards = {p.board for p in planned.values()}
+        return cls(
+            planned,
+            {n: c for n, c in last_attempts(records).items() if n in planned},
+            tuple(r for r in records if isinstance(r, Check) and r.nodeid in planned),
+            tuple(r for r in records if isinstance(r, Judged) and r.nodeid in planned),
+            {
+                r.board: r.count
+                for r in records
+                if isinstance(r, Deselected) and r.board in boards
+            },
+        )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Planned checks that did not run."""
+        ended = self.ended
+        return tuple(
+            n for n in self.planned if n not in ended or ended[n].status is Status.MISS
+        )
+
+    def ending(self, status: Status) -> list[Check]:
+        """The checks that ended so, in the order of their requirements."""
+        found = [check for check in self.ended.values() if check.status is status]
+        return sorted(found, key=lambda check: check.requirements)
+
+
 def last_attempts(records: Iterable[Record]) -> dict[str, Check]:
     """The attempt that counts of every check that ended, by node id."""
     last: dict[str, Check] = {}
     for record in records:
         if isinstance(record, Check):
             known = last.get(record.nodeid)
-            if known is None or record.attempt >= known.attempt:
+            if known is None or _weight(record) > _weight(known):
                 last[record.nodeid] = record
     return last
+
+
+def _weight(check: Check) -> tuple[int, int]:
+    return check.attempt, -WORST.index(check.status)
 
 
 def derive(records: Sequence[Record]) -> Release:
@@ -65,160 +132,155 @@ def derive(records: Sequence[Record]) -> Release:
 
 
 def verdict_of(records: Sequence[Record], about: Callable[[Planned], bool]) -> Release:
-    """The verdict on the part of a run that `about` picks.
-
-    In this order: any FAIL is NO-GO, even beside checks that did not run; a control
-    that was not found wrong makes the run INVALID; what did not run, or ran into
-    trouble of the lab, is no GO (status 12); neither is what could not be decided,
-    nor a part of the checks (status 10); a board without a control is INVALID.
+    """The verdict on the part of a run that `about` picks: the first rule that applies.
 
     :param about: whether a planned check belongs to the part.
     """
-    planned = {r.nodeid: r for r in records if isinstance(r, Planned) and about(r)}
-    ended = {n: c for n, c in last_attempts(records).items() if n in planned}
-    boards = {p.board for p in planned.values()}
-    missing = tuple(
-        n for n in planned if n not in ended or ended[n].status is Status.MISS
-    )
-    counts = Counter(check.status for check in ended.values())
+    part = Part.of(records, about)
+    ruling = next(filter(None, (rule(part) for rule in RULES)), None) or _go(part)
+    missing = part.missing
+    planned = len(part.planned)
+    return Release(*ruling, planned, planned - len(missing), missing)
 
-    def release(verdict: str, status: int, reason: str) -> Release:
-        return Release(
-            verdict, status, reason, len(planned), len(planned) - len(missing), missing
-        )
 
-    failed = [c for c in ended.values() if c.status is Status.FAIL]
-    if failed:
-        first = min(failed, key=lambda check: check.requirements)
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        return release(
-            "NO-GO",
-            NO_GO,
-            f"{' '.join(first.requirements)} failed on {first.board}"
-            f"{f' with {first.adapter}' if first.adapter else ''}: "
-            f"{first.reason}{more}",
-        )
-    missed = [
-        r
-        for r in records
-        if isinstance(r, Judged)
-        and r.nodeid in ended
-        and r.attempt == ended[r.nodeid].attempt
-        and r.judgement.kind == CONTROL
-        and r.judgement.outcome is not Outcome.PASS
-    ]
-    if missed:
-        first_missed = missed[0]
-        return release(
-            "INVALID",
-            INVALID,
-            f"{first_missed.judgement.name}, wrong on purpose, was not found wrong on "
-            f"{first_missed.board}: the run could not have seen such a fault",
-        )
-    if not planned or len(missing) == len(planned):
-        why = _why(ended, missing)
-        return release("INCONCLUSIVE", INFRASTRUCTURE, f"no check ran{why}")
-    if missing or counts[Status.ERROR]:
-        trouble = [c for c in ended.values() if c.status is Status.ERROR]
-        named = f"; {trouble[0].board}: {trouble[0].reason}" if trouble else ""
-        parts = [f"{len(missing)} of {_checks(len(planned))} did not run"] * bool(
-            missing
-        )
-        parts += [f"{_checks(len(trouble))} met trouble of the lab"] * bool(trouble)
-        return release(
-            "INCONCLUSIVE",
-            INFRASTRUCTURE,
-            " and ".join(parts) + (named or _why(ended, missing)),
-        )
-    undecided = [c for c in ended.values() if c.status is Status.INCONCLUSIVE]
-    if undecided:
-        first = undecided[0]
-        return release(
-            "INCONCLUSIVE",
-            INCONCLUSIVE,
-            f"{_checks(len(undecided))} could not be decided; {first.board}"
-            f"{f' with {first.adapter}' if first.adapter else ''}: {first.reason}",
-        )
-    left = Counter({r.board: r.count for r in records if isinstance(r, Deselected)})
-    partial = {board: left[board] for board in boards if board in left}
-    if partial:
-        return release(
-            "INCONCLUSIVE",
-            INCONCLUSIVE,
-            f"a partial run: {_left(sum(partial.values()))} left out",
-        )
-    controlled = {
-        r.board
-        for r in records
-        if isinstance(r, Judged)
-        and r.judgement.kind == CONTROL
-        and r.judgement.outcome is Outcome.PASS
+def _failed(part: Part) -> Ruling | None:
+    """Any FAIL is NO-GO, also beside checks that did not run: what was seen is seen.
+
+    Also one whose check was cut off before its end.
+    """
+    reasons = {
+        c.nodeid: (c.requirements, c.board, c.adapter, c.reason)
+        for c in part.ending(Status.FAIL)
     }
-    if boards - controlled:
-        return release(
-            "INVALID",
-            INVALID,
-            f"no adapter that is wrong on purpose was found wrong on "
-            f"{', '.join(sorted(boards - controlled))}",
-        )
-    passed = counts[Status.PASS]
-    return release(
+    for r in part.judged:
+        if r.judgement.kind != CONTROL and r.judgement.outcome is Outcome.FAIL:
+            said = f"{r.judgement.name}: {r.judgement.reason}"
+            reasons.setdefault(r.nodeid, (r.requirements, r.board, r.adapter, said))
+    if not reasons:
+        return None
+    requirements, board, adapter, said = min(reasons.values())
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    return Ruling(
+        "NO-GO",
+        NO_GO,
+        f"{' '.join(requirements)} failed on {_where(board, adapter)}: {said}{more}",
+    )
+
+
+def _missed_control(part: Part) -> Ruling | None:
+    """A wrong adapter that was not found wrong: no PASS of this run means anything."""
+    for r in part.judged:
+        last = part.ended.get(r.nodeid)
+        if (
+            r.judgement.kind == CONTROL
+            and r.judgement.outcome is not Outcome.PASS
+            and last is not None
+            and last.attempt == r.attempt
+        ):
+            return Ruling(
+                "INVALID",
+                INVALID,
+                f"{r.judgement.name}, wrong on purpose, was not found wrong on "
+                f"{r.board}: the run could not have seen such a fault",
+            )
+    return None
+
+
+def _not_run(part: Part) -> Ruling | None:
+    """What did not run, or met trouble of the lab, is no GO."""
+    missing, trouble = part.missing, part.ending(Status.ERROR)
+    first = next((part.ended[n] for n in missing if n in part.ended), None)
+    first = trouble[0] if trouble else first
+    why = f"; {first.board}: {first.reason}" if first else ""
+    if len(missing) == len(part.planned):
+        return Ruling("INCONCLUSIVE", INFRASTRUCTURE, f"no check ran{why}")
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of {_checks(len(part.planned))} did not run")
+    if trouble:
+        parts.append(f"{_checks(len(trouble))} met trouble of the lab")
+    if not parts:
+        return None
+    return Ruling("INCONCLUSIVE", INFRASTRUCTURE, " and ".join(parts) + why)
+
+
+def _unstable(part: Part) -> Ruling | None:
+    """Software that died in a first attempt and not in the second is not accepted."""
+    died = [check for check in part.attempts if check.code in DEATHS]
+    if not died:
+        return None
+    first = died[0]
+    return Ruling(
+        "INCONCLUSIVE",
+        INFRASTRUCTURE,
+        f"the software on {first.board} ended {_times(len(died))} without an answer "
+        f"and not when asked again: {first.reason}",
+    )
+
+
+def _undecided(part: Part) -> Ruling | None:
+    undecided = part.ending(Status.INCONCLUSIVE)
+    if not undecided:
+        return None
+    first = undecided[0]
+    return Ruling(
+        "INCONCLUSIVE",
+        INCONCLUSIVE,
+        f"{_checks(len(undecided))} could not be decided; "
+        f"{_where(first.board, first.adapter)}: {first.reason}",
+    )
+
+
+def _partial(part: Part) -> Ruling | None:
+    """Part of the checks is enough to find a fault, never to release."""
+    if not part.left:
+        return None
+    count = sum(part.left.values())
+    left = _checks(count) if count else "an unknown number of checks"
+    return Ruling("INCONCLUSIVE", INCONCLUSIVE, f"a partial run: {left} left out")
+
+
+def _uncontrolled(part: Part) -> Ruling | None:
+    """A board on which no wrong adapter was tried."""
+    controlled = {r.board for r in part.judged if r.judgement.kind == CONTROL}
+    blind = sorted({p.board for p in part.planned.values()} - controlled)
+    if not blind:
+        return None
+    return Ruling(
+        "INVALID",
+        INVALID,
+        f"no adapter that is wrong on purpose was found wrong on {', '.join(blind)}",
+    )
+
+
+def _go(part: Part) -> Ruling:
+    boards = sorted({p.board for p in part.planned.values()})
+    return Ruling(
         "GO",
         GO,
-        f"all {passed} checks passed on {', '.join(sorted(boards))}, "
-        f"every adapter that is wrong on purpose was found",
+        f"all {_checks(len(part.ending(Status.PASS)))} passed on {', '.join(boards)}, "
+        "every adapter that is wrong on purpose was found",
     )
+
+
+RULES = (
+    _failed,
+    _missed_control,
+    _not_run,
+    _unstable,
+    _undecided,
+    _partial,
+    _uncontrolled,
+)
 
 
 def _checks(count: int) -> str:
     return f"{count} check{'s' * (count != 1)}"
 
 
-def _left(count: int) -> str:
-    return _checks(count) if count else "an unknown number of checks"
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
-def _why(ended: dict[str, Check], missing: Sequence[str]) -> str:
-    first = next((ended[n] for n in missing if n in ended), None)
-    return f"; {first.board}: {first.reason}" if first else ""
-
-
-def _numbers(measurement: Measurement) -> tuple[object, ...]:
-    m = measurement
-    return m.value, m.limit, m.low, m.high, m.smallest_visible, m.used
-
-
-def rederive(records: Sequence[Record]) -> list[str]:
-    """Decide every judgement again; what came to something else, one line each.
-
-    Outcomes and numbers count; the words of a reason may be another version's.
-    """
-    problems = []
-    worst: dict[tuple[str, int], set[Outcome]] = {}
-    for record in records:
-        if not isinstance(record, Judged):
-            continue
-        judgement = record.judgement
-        worst.setdefault((record.nodeid, record.attempt), set()).add(judgement.outcome)
-        where = f"{record.nodeid}: {judgement.name}"
-        try:
-            again = decide(judgement.kind, judgement.statistics, judgement.parameters)
-        except ValueError as error:
-            problems.append(f"{where}: {error}")
-            continue
-        if again.outcome is not judgement.outcome:
-            problems.append(
-                f"{where}: recorded {judgement.outcome}, derived {again.outcome}"
-            )
-        elif _numbers(again.measurement) != _numbers(judgement.measurement):
-            problems.append(f"{where}: the measurement was changed")
-    planned = {record.nodeid for record in records if isinstance(record, Planned)}
-    for record in records:
-        if not isinstance(record, Check):
-            continue
-        if record.nodeid not in planned:
-            problems.append(f"{record.nodeid}: ran, but was never planned")
-        outcomes = worst.get((record.nodeid, record.attempt), set())
-        if record.status is Status.PASS and outcomes != {Outcome.PASS}:
-            problems.append(f"{record.nodeid}: passed without a passing judgement")
-    return problems
+def _where(board: str, adapter: str) -> str:
+    return f"{board} with {adapter}" if adapter else board
