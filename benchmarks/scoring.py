@@ -22,7 +22,7 @@ from harness.runtimes.device import Conversation
 
 
 # Host and device take turns, so that a change of the machine's load meets both.
-ROUNDS = 5
+ROUNDS = 8
 LARGE_PROMPTS, LARGE_ROWS = 6, 16
 
 
@@ -70,18 +70,22 @@ def _large(board: Board, folder: Path, prompts: PromptSet) -> Iterator[Figure]:
 def _times(
     board: Board, base: Path, folder: Path, prompts: PromptSet
 ) -> tuple[float, float]:
-    """Median seconds of scoring a prompt from an empty cache: from here, and there."""
+    """Seconds of scoring a prompt from an empty cache: from here, and there.
+
+    Of each prompt the shortest of all rounds, of these the median.
+    """
     runtime, model = board.runtime(base, folder)
     with runtime:
         conversation = Conversation(runtime.session(), "prefill")
         host, device = [], []
-        for round_ in range(ROUNDS):
-            there = _on_device(board, model, prompts)
-            here = _from_here(conversation, prompts)
-            if round_:  # the first one warms up
-                device += there
-                host += here
-    return median(host), median(device)
+        for _ in range(ROUNDS):
+            device.append(_on_device(board, model, prompts))
+            host.append(_from_here(conversation, prompts))
+    return _typical(host), _typical(device)
+
+
+def _typical(rounds: list[list[float]]) -> float:
+    return median([min(prompt) for prompt in zip(*rounds, strict=True)])
 
 
 def _from_here(conversation: Conversation, prompts: PromptSet) -> list[float]:

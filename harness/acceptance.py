@@ -249,7 +249,7 @@ class Acceptance:
                 Run(
                     id=self.run.path.name,
                     started=round(self._started, 3),
-                    command=("pytest", *self._config.invocation_params.args),
+                    command=self.selection.command,
                     harness=_harness_version(self._config.rootpath),
                     python=platform.python_version(),
                     versions={name: version(name) for name in PACKAGES},

@@ -29,7 +29,6 @@ from harness.boards.inventory import Board
 from harness.boards.lease import Lease
 from harness.cache import cache_folder
 from harness.deadline import Deadline
-from harness.errors import HarnessError
 from harness.errors import RuntimeFault
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
@@ -47,7 +46,7 @@ __all__ = ["Bench", "Progress", "reached"]
 T = TypeVar("T")
 Progress = Callable[[str], None]
 
-# A simulated board starts in about a second; ten cover a busy machine.
+# A simulated board starts in about a second; this covers a busy machine.
 START_UP_S = 20.0
 # Reading, converting and writing a 2B checkpoint takes minutes; an hour means
 # that the converter hangs.
@@ -210,9 +209,10 @@ class Bench:
         try:
             self.device.clear()
             clean = not self._deterministic or self._look() == self._fingerprint
-        except (RuntimeFault, HarnessError):
+        except RuntimeFault:
             clean = False
         if not clean:
+            self._progress(f"{self.board.name}: not back in base, restarting")
             self.device.restart()
         return self.device
 

@@ -196,7 +196,7 @@ def effect(golden: GoldenStore, adapter: Adapter, brief: PromptSet) -> float | N
     return apart(loaded.on(brief).exact, base.on(brief).exact)
 
 
-@pytest.fixture(params=["prefill", "decode"])
+@pytest.fixture
 def phase(request: pytest.FixtureRequest, device: Device) -> Phase:
     """Each graph in turn whose logits the platform shows."""
     found: Phase = request.param

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import get_args
 
 import pytest
 
@@ -15,6 +16,7 @@ from harness.evidence import AdapterFacts
 from harness.evidence import Deselected
 from harness.evidence import Planned
 from harness.evidence import Record
+from harness.runtimes.runtime import Phase
 from harness.selection import Selection
 
 
@@ -43,7 +45,8 @@ class Plan:
         every run.
 
         :param wanted: `board`, then those of our other parametrised fixtures that it
-            asks for.
+            asks for. The board comes first in a check's name: the scheduler reads it
+            there.
         :raises UsageFault: adapters cannot be had.
         """
         rows = [
@@ -59,6 +62,9 @@ class Plan:
 
     def _rows(self, board: str, wanted: Sequence[str]) -> list[tuple[str, ...]]:
         match wanted:
+            case [*others, "phase"]:
+                rows = self._rows(board, others)
+                return [(*row, phase) for row in rows for phase in get_args(Phase)]
             case []:
                 return [(board,)]
             case ["adapter"]:
@@ -105,4 +111,4 @@ class Plan:
             if self._deselected[board] or self._partial:
                 yield Deselected(board, self._deselected[board])
             for adapter in self._selection.adapters(board):
-                yield AdapterFacts(adapter.name, adapter.digest, adapter.facts)
+                yield AdapterFacts(board, adapter.name, adapter.digest, adapter.facts)

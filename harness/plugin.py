@@ -24,7 +24,7 @@ from harness.scheduler import board_of
 
 FIXTURES = "harness.fixtures"
 # Fixtures whose values the boards and their adapters give, in the order of node ids.
-PARAMETERS = ("board", "adapter", "damage", "non_finite")
+PARAMETERS = ("board", "adapter", "damage", "non_finite", "phase")
 
 _OPTIONS = (
     ("--boards", "boards_file", "FILE", "Inventory of boards."),

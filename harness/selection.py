@@ -152,6 +152,23 @@ class Selection:
             self._damages[board] = {damage.name: damage for damage in damaged}
         return self._damages[board]
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command line as far as it is ours: others' options may hold secrets."""
+        option = self._config.option
+        said = [f"--board={name}" for name in option.board_names or ()]
+        said += [f"--adapter={path}" for path in option.board_adapters or ()]
+        for flag, name in (
+            ("--boards", "boards_file"),
+            ("--golden", "board_golden"),
+            ("--fault", "board_fault"),
+            ("-k", "keyword"),
+            ("-m", "markexpr"),
+        ):
+            if value := getattr(option, name, None):
+                said.append(f"{flag}={value}")
+        return ("pytest", *self._config.args, *said)
+
     # Whether it can be had
 
     def check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field
@@ -199,9 +200,9 @@ class SyntheticRun:
         """Run, environments and adapters."""
         for board in self.boards if boards is None else boards:
             self.records.append(Environment(board, self.environment(board)))
-        for adapter in self.adapters:
-            facts = {"rank": 8, "alpha": 16, "scale": 2.0, "modules": 28}
-            self.records.append(AdapterFacts(adapter, digest(adapter), facts))
+        facts = {"rank": 8, "alpha": 16, "scale": 2.0, "modules": 28}
+        for board, adapter in itertools.product(self.boards, self.adapters):
+            self.records.append(AdapterFacts(board, adapter, digest(adapter), facts))
         self.records.append(
             Run(
                 "20260621-000000-000001",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 
 import numpy as np
@@ -14,10 +14,10 @@ from harness.verdict import BoardWrong
 from harness.verdict import Budget
 from harness.verdict import Judge
 from harness.verdict import RepeatFloor
-from harness.verdict import Repeats
 from harness.verdict import apart
 from harness.verdict.floor import REPEATS
 from harness.verdict.floor import FloorLaw
+from harness.verdict.floor import Repeats
 
 
 WORLD = World(prompts=6, rows=8)
@@ -29,7 +29,15 @@ def noisy(seed: int) -> Scores:
 
 
 def measured(start: int = 0) -> RepeatFloor:
-    return RepeatFloor.from_repeats(noisy(start + i) for i in range(REPEATS))
+    seeds = itertools.count(start)
+    return RepeatFloor.measure(lambda: noisy(next(seeds)))
+
+
+def visible(floor: RepeatFloor) -> float:
+    """Of the first of a hundred checks."""
+    law = floor.law()
+    assert law is not None
+    return law.smallest_visible(Budget(100).share(1))
 
 
 class TestMeasuring:
@@ -65,13 +73,6 @@ class TestMeasuring:
         floor = RepeatFloor.measure(lambda: Scores(WORLD.set, logits))
         assert floor.limit(1e-6) == 0.0
 
-    def test_json_round_trip(self):
-        floor = measured()
-        again = RepeatFloor.from_json(json.loads(json.dumps(floor.to_json())))
-        assert again == floor
-        with pytest.raises(ValueError, match="not a repeat floor"):
-            RepeatFloor.from_json({"exact": False})
-
 
 class TestLimit:
     def test_it_is_above_all_that_was_seen(self):
@@ -98,10 +99,16 @@ class TestLimit:
         assert whole is not None
         assert part.deviation > whole.deviation
 
-    def test_prompts_that_were_not_measured_get_the_wider_limit(self):
-        floor = measured()
-        other = WORLD.set.few(6, 3)
-        assert floor.limit(1e-5, other) > floor.limit(1e-5)
+    @pytest.mark.parametrize("count, rows", [(6, 3), (2, 4)])
+    def test_prompts_that_were_not_measured_have_no_limit(self, count, rows):
+        few = WORLD.set.few(count, rows)
+        with pytest.raises(ValueError, match="not measured on these rows of 'p0'"):
+            measured().law(few)
+        judge = Judge(
+            lambda _: None, budget_share=Budget(9).share, floor=measured(), theta=0.01
+        )
+        with pytest.raises(ValueError, match="not measured"):
+            judge.same(noisy(1).on(few), noisy(2).on(few))
 
 
 class TestBenignTwin:
@@ -155,8 +162,7 @@ class TestBenignTwin:
 
     def test_a_residue_of_two_permille_is_found(self):
         floor = measured()
-        alpha = Budget(100).share(1)
-        assert floor.smallest_visible(alpha) < 2e-3
+        assert visible(floor) < 2e-3
         states = WORLD.states(1.0)
         rng = np.random.default_rng(2)
         residue = rng.standard_normal(states.shape)
@@ -174,7 +180,7 @@ class TestBenignTwin:
         judged = []
         states = WORLD.states(1.0)
         rng = np.random.default_rng(3)
-        size = floor.smallest_visible(Budget(100).share(1))
+        size = visible(floor)
         for factor in (1.05, 0.5):
             found = 0
             for seed in range(100):

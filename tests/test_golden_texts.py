@@ -64,5 +64,5 @@ def test_a_base_without_a_tokenizer(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     shutil.copy(BASE / "config.json", base)
-    with pytest.raises(UsageFault, match="no tokenizer|no chat template"):
+    with pytest.raises(UsageFault, match=r"no tokenizer|no chat template"):
         prompts_from_texts(written(tmp_path / "p", LINE), base)

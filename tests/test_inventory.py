@@ -25,7 +25,7 @@ model = "/data/a.bmodel"
 """
 SIMULATED = """\
 [boards.sim]
-platform = "rk1828"
+platform = "bm1688"
 simulated = true
 base = "base"
 convert = "{python} -m convert --rank '3 2'"
@@ -73,7 +73,7 @@ class TestGood:
             ".harness",
             "reference",
         )
-        assert (lab.reserved_rank, lab.scheme) == (32, "bf16")
+        assert lab.reserved_rank == 32
 
     def test_paths_are_relative_to_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,14 +142,13 @@ class TestGood:
         (REAL.replace("platform", "platfrom"), 2, "did you mean 'platform'"),
         (REAL + "zzzz = 1\n", 5, "known keys: platform, "),
         (REAL + 'name = "x"\n', 5, r"\[boards.lab\]"),
-        (REAL.replace('"bm1688"', '"bm1684"'), 2, "'bm1688' or 'rk1828'"),
+        (REAL.replace('"bm1688"', '"bm1684"'), 2, "'bm1688'"),
         (REAL.replace('"bm1688"', "3"), 2, "'platform'"),
         (REAL.replace('platform = "bm1688"', ""), 1, "'platform' is missing"),
         (REAL + 'simulated = "yes"\n', 5, "'simulated'.*true or false"),
         (REAL + 'reserved_rank = "32"\n', 5, "'reserved_rank'.*whole number"),
         (REAL + "reserved_rank = 32.0\n", 5, "'reserved_rank'.*whole number"),
         (REAL + "reserved_rank = 0\n", 5, "'reserved_rank'.*greater"),
-        (REAL + 'scheme = "int8"\n', 5, "'scheme'"),
         (REAL + "base = 3\n", 5, "'base'.*quotes"),
         (REAL + 'golden = ""\n', 5, "'golden'.*empty"),
         (REAL + "adapters = [3]\n", 5, "'adapters'.*quotes"),

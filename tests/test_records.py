@@ -55,7 +55,7 @@ def one_of_each() -> list:
     return [
         Run("id", 1.5, ("harness", "run"), "0.1.0", "3.11", {"numpy": "2"}),
         Environment("sim", {"digest": "ab", "layers": 4}),
-        AdapterFacts("r8", "cd", {"rank": 8, "scale": 2.0}),
+        AdapterFacts("sim", "r8", "cd", {"rank": 8, "scale": 2.0}),
         Planned(*WHERE, title="Base equals the reference"),
         Deselected("sim", 3),
         Judged(*WHERE, attempt=1, judgement=judgement()),

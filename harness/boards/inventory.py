@@ -111,13 +111,12 @@ class Board(BaseModel):
     :param adapters: a folder of adapter folders, or the adapter folders, here.
     :param loader: `reference`, `FILE.py:Class` or `module:Class`.
     :param reserved_rank: rank compiled into the model's slots.
-    :param scheme: quantisation of the deployed base.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern=_NAME)
-    platform: Literal["bm1688", "rk1828"]
+    platform: Literal["bm1688"]
     simulated: bool = False
     host: Annotated[str, AfterValidator(_address)] | None = None
     identity: Here | None = None
@@ -131,7 +130,6 @@ class Board(BaseModel):
     adapters: Annotated[Path | tuple[Path, ...] | None, BeforeValidator(_paths)] = None
     loader: Annotated[str, AfterValidator(_loader)] = "reference"
     reserved_rank: int = Field(default=32, ge=1, le=1024)
-    scheme: Literal["bf16", "w8bf16", "w4bf16"] = "bf16"
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import threading
 import time
@@ -22,6 +21,7 @@ from filelock import FileLock
 from filelock import Timeout
 
 from harness.boards.words import printable
+from harness.cache import cache_folder
 from harness.deadline import Deadline
 from harness.errors import CommandFailed
 from harness.errors import Infrastructure
@@ -217,9 +217,8 @@ def _line(process: Process, deadline: Deadline) -> bytes:
 
 def _turn_file(address: str, workdir: str) -> Path:
     """The file that workers of this user queue at, one for each board."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "lora-board-acceptance" / "turns"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_folder() / "turns"
+    folder.mkdir(exist_ok=True)
     name = re.sub(r"\W+", "-", address).strip("-")[:60]
     exact = hashlib.sha256(f"{address} {workdir}".encode()).hexdigest()[:16]
     return folder / f"{name}-{exact}.lock"

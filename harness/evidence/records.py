@@ -77,12 +77,13 @@ class Environment:
 
 @dataclass(frozen=True)
 class AdapterFacts:
-    """An adapter under test.
+    """An adapter under test on a board.
 
     :param facts: `rank`, `alpha`, `scale`, `modules`, ... for the page (R03).
     """
 
     kind: ClassVar[str] = "adapter"
+    board: str
     name: str
     digest: str
     facts: Mapping[str, Any]

@@ -237,17 +237,22 @@ def _on(board: str, adapter: str | None = None) -> Callable[[Planned], bool]:
 
 
 def _adapters(records: Sequence[Record], checks: Sequence[Row]) -> list[Row]:
-    known = {(r.name, r.digest): r for r in records if isinstance(r, AdapterFacts)}
-    named = {name for name, _ in known}
-    adapters = [(r.name, r.digest, dict(r.facts)) for r in known.values()]
-    adapters += [
-        (name, "", {})
-        for name in dict.fromkeys(check["adapter"] for check in checks)
-        if name and name not in named
-    ]
+    """One row per content: boards may hold different ones under one name."""
+    known = [r for r in records if isinstance(r, AdapterFacts)]
+    adapters = {(r.name, r.digest): dict(r.facts) for r in known}
+    digests = {(r.board, r.name): r.digest for r in known}
+    for check in checks:
+        key = (check["board"], check["adapter"])
+        if check["adapter"] and key not in digests:
+            adapters.setdefault((check["adapter"], ""), {})
     rows = []
-    for name, digest, facts in adapters:
-        cells = _cells(check for check in checks if check["adapter"] == name)
+    for (name, digest), facts in adapters.items():
+        cells = _cells(
+            check
+            for check in checks
+            if check["adapter"] == name
+            and digests.get((check["board"], name), "") == digest
+        )
         for board, cell in cells.items():
             release = verdict_of(records, _on(board, name))
             cell["verdict"] = release.verdict

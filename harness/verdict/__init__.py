@@ -4,7 +4,6 @@ from harness.verdict.budget import THETA
 from harness.verdict.budget import Budget
 from harness.verdict.decide import decide
 from harness.verdict.floor import RepeatFloor
-from harness.verdict.floor import Repeats
 from harness.verdict.floor import apart
 from harness.verdict.judge import Judge
 from harness.verdict.measurement import BoardWrong
@@ -24,7 +23,6 @@ __all__ = [
     "Measurement",
     "Outcome",
     "RepeatFloor",
-    "Repeats",
     "apart",
     "decide",
 ]

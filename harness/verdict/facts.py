@@ -1,9 +1,10 @@
-"""Exact facts: equal, at most, refused, and negative controls found wrong."""
+"""Exact facts: equal, at most, refused, lives; and negative controls found wrong."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from harness.verdict.decide import Decision
@@ -14,7 +15,7 @@ from harness.verdict.measurement import Measurement
 from harness.verdict.measurement import Outcome
 
 
-__all__ = ["REFUSALS", "shown"]
+__all__ = ["REFUSALS", "finite", "shown"]
 
 # Errors by which a platform refuses and lives, by their stable codes.
 REFUSALS = frozenset({"runtime-refused", "conversion-refused"})
@@ -23,7 +24,7 @@ LONGEST = 120
 
 def shown(value: object) -> str:
     """A value in one short line."""
-    text = "none" if value == [] or value == {} else repr(value)
+    text = "none" if value in ([], {}) else repr(value)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
@@ -35,15 +36,16 @@ def decide_equal(
     observed, expected = statistics["observed"], statistics["expected"]
     equal = observed == expected
     number = isinstance(observed, int | float) and not isinstance(observed, bool)
+    whole = number and isinstance(observed, int)
     measurement = Measurement(
         name="fact",
         value=observed if number else shown(observed),
         unit=parameters["unit"],
         limit=expected if number else shown(expected),
         limit_source="the expected fact",
-        smallest_visible=1 if number else None,
+        smallest_visible=1 if whole else None,
         used=float(not equal),
-        note="" if number else "any difference is seen",
+        note="any difference is seen",
     )
     if equal:
         return Decision(Outcome.PASS, measurement, f"is {shown(observed)}")
@@ -86,31 +88,67 @@ def decide_at_most(
 def decide_refused(
     statistics: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> Decision:
-    """Refused in time, by a platform that lives."""
+    """Refused in time, by a platform that lives.
+
+    A message that does not say what is wrong is noted, and no fault of the check.
+    """
+    said, says = str(statistics["text"]), str(parameters["says"])
+    refused = statistics["raised"] in REFUSALS
+    silent = refused and says.casefold() not in said.casefold()
+    return _ended(
+        statistics,
+        parameters,
+        what="refusal",
+        right=REFUSALS,
+        note="an acceptance or a death is seen always"
+        + (f"; the message does not mention {says!r}" if silent else ""),
+    )
+
+
+@rule("lives")
+def decide_lives(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """Accepted or refused in time, by a platform that lives."""
+    return _ended(
+        statistics,
+        parameters,
+        what="answer",
+        right=REFUSALS | {None},
+        note="a death or a hang is seen always",
+    )
+
+
+def _ended(
+    statistics: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    *,
+    what: str,
+    right: AbstractSet[str | None],
+    note: str,
+) -> Decision:
+    """An attempt ended as it should, by the codes in `right`, and in time."""
     code, seconds = statistics["raised"], statistics["seconds"]
     within = parameters["within"]
     measurement = Measurement(
-        name="time to the refusal",
+        name=f"time to the {what}",
         value=seconds,
         unit="s",
         limit=within,
-        limit_source="bounded time of a refusal",
+        limit_source=f"bounded time to the {what}",
         smallest_visible=within,
         used=seconds / within,
-        note="an acceptance or a death is seen always",
+        note=note,
     )
-    said = f"{statistics['text']}"
-    if code is None:
-        text = f"accepted after {digits(seconds)} s, expected a refusal"
-        return Decision(Outcome.FAIL, measurement, text)
-    if code not in REFUSALS:
-        text = f"{code} instead of a refusal: {said}"
-        return Decision(Outcome.FAIL, measurement, text)
+    ended = "accepted" if code is None else "refused" if code in REFUSALS else str(code)
+    said = f": {statistics['text']}" if statistics["text"] else ""
+    text = f"{ended} after {digits(seconds, within)} s"
+    if code not in right:
+        return Decision(Outcome.FAIL, measurement, f"{text}, no {what}{said}")
     if seconds > within:
-        text = f"refused after {digits(seconds, within)} s, limit {digits(within)} s"
-        return Decision(Outcome.FAIL, measurement, f"{text}: {said}")
-    text = f"refused after {digits(seconds)} s: {said}"
-    return Decision(Outcome.PASS, measurement, text)
+        text = f"{text}, limit {digits(within, seconds)} s"
+        return Decision(Outcome.FAIL, measurement, text + said)
+    return Decision(Outcome.PASS, measurement, text + said)
 
 
 @rule("control")
@@ -119,6 +157,8 @@ def decide_control(
 ) -> Decision:
     """A fault put in on purpose: right when one of its judgements is FAIL.
 
+    Where none is and one is undecided, the fault may or may not have been found:
+    no such adapter would be let through, but nothing was shown.
     The inner judgements are decided again here, not believed.
     """
     inner = statistics["inner"]
@@ -151,9 +191,10 @@ def decide_control(
     )
     if not found:
         return Decision(Outcome.FAIL, measurement, "nothing was judged")
-    name, decision = found[-1]
+    undecided = [f for f in found if f[1].outcome is Outcome.INCONCLUSIVE]
+    name, decision = (undecided or found)[-1]
     return Decision(
-        Outcome.FAIL,
+        decision.outcome if undecided else Outcome.FAIL,
         measurement,
         f"not found wrong: {name} came to {decision.outcome}: {decision.reason}",
     )

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import nctdtrit
@@ -117,17 +114,6 @@ class RepeatFloor:
     distances: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
-    def from_repeats(cls, scores: Iterable[Scores]) -> RepeatFloor:
-        """The floor from repeats in the order they were made.
-
-        :raises ValueError: too few, see `Repeats.needed`.
-        """
-        repeats = Repeats()
-        for one in scores:
-            repeats.add(one)
-        return repeats.floor()
-
-    @classmethod
     def measure(cls, score: Callable[[], Scores]) -> RepeatFloor:
         """Score three times, and as often as a noisy board needs."""
         repeats = Repeats()
@@ -135,36 +121,31 @@ class RepeatFloor:
             repeats.add(score())
         return repeats.floor()
 
-    def limit(self, alpha: float, prompts: PromptSet | None = None) -> float:
-        """Limit of T for a check of `prompts` at this false alarm rate."""
-        law = self.law(prompts)
+    def limit(self, alpha: float) -> float:
+        """Limit of T on all prompts measured, at this false alarm rate."""
+        law = self.law()
         return law.limit(alpha) if law else 0.0
-
-    def smallest_visible(self, alpha: float, prompts: PromptSet | None = None) -> float:
-        """Smallest residue a check would find wrong, relative L2; 0: any at all."""
-        law = self.law(prompts)
-        return law.smallest_visible(alpha) if law else 0.0
 
     def law(self, prompts: PromptSet | None = None) -> FloorLaw | None:
         """The law of T on `prompts`, None when the board repeats exactly.
 
-        On prompts that were measured T is taken over just these. On others the
-        distances of single prompts stand in for it: a set's T scatters less than a
-        single prompt's, so the limit is the wider one. What is known then counts
-        by prompts, not by repeats.
+        :param prompts: prompts that were measured, or some of them with all their
+            rows; None for all.
+        :raises ValueError: the board is noisy and others are asked for, whose noise
+            is not known.
         """
         if self.exact:
             return None
-        table = np.asarray(self.distances)
-        index = {key: k for k, key in enumerate(self.prompts)}
         wanted = self.prompts if prompts is None else _keys(prompts)
-        if all(key in index for key in wanted):
-            part = table[:, [index[key] for key in wanted]]
-            values = np.sqrt(np.mean(np.square(part), axis=1))
-            count = len(values) / SHARED
-        else:
-            values = table.ravel()
-            count = max(2.0, float(len(self.prompts)))
+        unknown = [name for name, rows in wanted if (name, rows) not in self.prompts]
+        if unknown:
+            raise ValueError(
+                f"the repeat floor was not measured on these rows of {unknown[0]!r}"
+            )
+        columns = [self.prompts.index(key) for key in wanted]
+        part = np.asarray(self.distances)[:, columns]
+        values = np.sqrt(np.mean(np.square(part), axis=1))
+        count = len(values) / SHARED
         positive = values[values > 0]
         if not len(positive):  # they differ by a constant a row only: nothing
             return FloorLaw(math.log(1e-300), 0.0, count, 0.0)
@@ -172,26 +153,6 @@ class RepeatFloor:
         return FloorLaw(
             float(logs.mean()), float(logs.std(ddof=1)), count, float(values.max())
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, item: Mapping[str, Any]) -> RepeatFloor:
-        """Read `to_json` back.
-
-        :raises ValueError: not a repeat floor.
-        """
-        try:
-            return cls(
-                bool(item["exact"]),
-                int(item["repeats"]),
-                tuple((str(n), int(r)) for n, r in item["prompts"]),
-                tuple(tuple(float(d) for d in row) for row in item["distances"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a repeat floor: {error!r}") from error
 
 
 class Repeats:

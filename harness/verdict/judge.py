@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.golden.scores import Scores
 from harness.verdict import budget
-from harness.verdict.bench import Bench
+from harness.verdict.arbiter import Arbiter
 from harness.verdict.delta import aligned
 from harness.verdict.delta import nonfinite
 from harness.verdict.measurement import Judgement
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Judge"]
 
 
-class Judge(Bench):
-    """Judges one check on one board; exact facts as in `Bench`."""
+class Judge(Arbiter):
+    """Judges one check on one board; exact facts as in `Arbiter`."""
 
     # The board against itself.
 
@@ -55,23 +55,21 @@ class Judge(Bench):
         self,
         base: Scores,
         observed: Scores,
-        at_least: float = 0.0,
         name: str = "another state",
         *,
         effect: float | None = None,
     ) -> Judgement:
-        """The two states are further apart than noise, and than `at_least`.
+        """The two states are further apart than noise.
 
-        :param at_least: relative L2, see `floor.apart`.
-        :param effect: the reference's own distance of the two states; where it is
-            below what can be seen, no difference is INCONCLUSIVE and not FAIL.
+        :param effect: the reference's own distance of the two states, see
+            `floor.apart`; where it is below what can be seen, no difference is
+            INCONCLUSIVE and not FAIL.
         """
         statistics = compare_states(base, observed)
         law = self._floor.law(base.prompts)
         parameters = {
             "floor": law.to_json() if law else None,
             "alpha": self._alpha() if law else None,
-            "at_least": at_least,
             "effect": effect,
         }
         scores = {"base": base, "observed": observed}
@@ -83,15 +81,23 @@ class Judge(Bench):
         observed: Scores,
         reference: Reference,
         name: str = "the same up to rounding",
+        *,
+        base: Scores | None = None,
     ) -> Judgement:
-        """Two states that may round differently: within the numeric floor (B.9)."""
+        """Two states that may round differently: within the numeric floor (B.9).
+
+        :param base: the board without the adapter that both states hold; with it,
+            no PASS where a missing adapter could not be seen.
+        """
         right = reference.on(observed.prompts)
         return self._against(
             "close",
             name,
-            lambda: compare_rounding(expected, observed, right),
-            {"expected": expected, "observed": observed},
+            lambda: compare_rounding(expected, observed, right, base),
+            {"expected": expected, "observed": observed}
+            | ({} if base is None else {"base": base}),
             (right,),
+            least=budget.FLOAT32_FLOOR,
         )
 
     def gap_is_no_larger(
@@ -105,7 +111,8 @@ class Judge(Bench):
         """The delta's gap of prefill and decode is no larger than the base's (R53).
 
         The delta's gap is the difference of two gaps of the base's size: sqrt(2)
-        for right boards, below the factor of 2.
+        for right boards, below the factor of 2. No PASS where an adapter that one
+        graph never sees would come to no more than that.
         """
         return self._against(
             "gap",
@@ -134,6 +141,7 @@ class Judge(Bench):
             lambda: compare_logits(observed, right.exact, right.device),
             {"observed": observed},
             (right,),
+            least=budget.FLOAT32_FLOOR,
         )
         self.agrees(observed, reference, f"{name}: likeliest tokens")
         return judgement
@@ -183,13 +191,8 @@ class Judge(Bench):
         expected: float = 1.0,
         *,
         name: str = "scale of the delta",
-        gain: float = 1.0,
     ) -> Judgement:
-        """The delta is `expected` times the reference's, within theta.
-
-        :param gain: change of the pooled scale per change of the true one near 1,
-            from the reference's own deltas at 0.98 and 1.02.
-        """
+        """The delta is `expected` times the reference's, within theta."""
         right, base = self._pair(observed, reference, reference_base)
         return self._against(
             "scale",
@@ -199,7 +202,6 @@ class Judge(Bench):
             (right, base),
             expected=expected,
             theta=self._theta,
-            gain=gain,
         )
 
     def gain_is(

@@ -131,36 +131,34 @@ def _same_bits(statistics: Mapping[str, Any]) -> Decision:
 def decide_differs(
     statistics: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> Decision:
-    """Further apart than the board's own repeats, and than `at_least`.
+    """Further apart than the board's own repeats.
 
     Where nothing is seen and the reference's own effect is below what can be seen,
     nothing was shown either way: INCONCLUSIVE.
     """
     law = FloorLaw(**parameters["floor"]) if parameters["floor"] else None
-    alpha, at_least = parameters["alpha"], parameters["at_least"]
-    effect = parameters["effect"]
-    noise = law.limit(alpha) if law else 0.0
+    alpha, effect = parameters["alpha"], parameters["effect"]
+    limit = law.limit(alpha) if law else 0.0
     visible = law.smallest_visible(alpha) if law else 0.0
-    limit = max(noise, at_least)
     value = root_mean_square(_distances(statistics))
     measurement = Measurement(
         name="distance from the other state",
         value=value,
         unit=UNIT,
         limit=limit,
-        limit_source="at least demanded" if at_least > noise else "repeat floor",
-        smallest_visible=max(visible, at_least),
+        limit_source="repeat floor",
+        smallest_visible=visible,
         used=limit / value if value else 1.0,
     )
     text = f"relative L2 {digits(value, limit)}, at least {digits(limit, value)}"
     if statistics["differing"] and value > limit:
         return Decision(Outcome.PASS, measurement, text)
-    if effect is not None and effect <= max(visible, at_least):
+    if effect is not None and effect <= visible:
         return Decision(
             Outcome.INCONCLUSIVE,
             measurement,
             f"the reference's own effect {digits(effect)} is below what can be seen "
-            f"({digits(max(visible, at_least))}); {text}",
+            f"({digits(visible)}); {text}",
         )
     rows = statistics["rows"] - statistics["differing"]
     return Decision(

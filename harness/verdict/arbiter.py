@@ -1,7 +1,8 @@
-"""The bench: decides, records, then raises; and judges exact facts."""
+"""The arbiter: decides, records, then raises; and judges exact facts."""
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -23,10 +24,10 @@ from harness.verdict.measurement import Judgement
 from harness.verdict.measurement import Outcome
 
 
-__all__ = ["Bench"]
+__all__ = ["Arbiter"]
 
 
-class Bench:
+class Arbiter:
     """What every judgement goes through, and the questions of exact facts.
 
     :param record: takes each judgement, before anything is raised.
@@ -49,6 +50,7 @@ class Bench:
         self._floor = floor
         self._theta = theta
         self._spent = 0
+        self._ending = {Outcome.FAIL, Outcome.INCONCLUSIVE}
 
     def equal(
         self, observed: object, expected: object, name: str = "fact", unit: str = ""
@@ -61,10 +63,6 @@ class Bench:
         pair = {"observed": observed, "expected": expected}
         statistics = json.loads(json.dumps(pair, allow_nan=False))
         return self._judge("equal", name, statistics, {"unit": unit})
-
-    def zero(self, count: int, name: str = "count") -> Judgement:
-        """Nothing is there."""
-        return self.equal(count, 0, name)
 
     def at_most(
         self,
@@ -84,39 +82,33 @@ class Bench:
         name: str = "refused",
         *,
         within: float,
+        says: str = "",
     ) -> Judgement:
         """An attempt is refused within so many seconds and the process lives (R40).
 
         Errors that are neither a refusal nor a death are infrastructure and are
         passed on.
+
+        :param says: what a good message mentions; noted where it does not.
         """
-        raised: HarnessError | None = None
-        start = time.monotonic()
-        try:
-            attempt()
-        except (RuntimeRefused, ConversionRefused, RuntimeDied, RuntimeHung) as error:
-            raised = error
-        statistics = {
-            "raised": raised.code if raised else None,
-            "vendor_code": getattr(raised, "vendor_code", ""),
-            "text": raised.cause if raised else "",
-            "seconds": time.monotonic() - start,
-        }
-        return self._judge("refused", name, statistics, {"within": within})
+        parameters = {"within": within, "says": says}
+        return self._judge("refused", name, _tried(attempt), parameters)
+
+    def lives(
+        self, attempt: Callable[[], object], name: str = "lives", *, within: float
+    ) -> Judgement:
+        """An attempt succeeds or is refused, in time: no death, no hang (R41, R42)."""
+        return self._judge("lives", name, _tried(attempt), {"within": within})
 
     def found_wrong(self, name: str, check: Callable[[Self], object]) -> Judgement:
-        """A negative control (R91): `check` must come to FAIL.
+        """A negative control (R91): one judgement of `check` must come to FAIL.
 
-        `check` gets a judge of its own with the same limits; its judgements are
-        kept within the control's.
+        `check` gets a judge of its own with the same limits, which goes on until
+        the first FAIL; its judgements are kept within the control's.
         """
         inner: list[Judgement] = []
-        judge = type(self)(
-            inner.append,
-            budget_share=self._share,
-            floor=self._floor,
-            theta=self._theta,
-        )
+        judge = copy.copy(self)
+        judge._record, judge._spent, judge._ending = inner.append, 0, {Outcome.FAIL}
         try:
             check(judge)
         except (BoardWrong, Inconclusive):
@@ -136,14 +128,30 @@ class Bench:
         parameters: dict[str, Any],
         scores: dict[str, Scores] | None = None,
     ) -> Judgement:
-        """Decide, record, and raise unless it is a PASS."""
+        """Decide, record, and raise where the outcome ends the check."""
         outcome, measurement, reason = decide(kind, statistics, parameters)
         judgement = Judgement(
             kind, name, outcome, measurement, statistics, parameters, reason
         )
         self._record(judgement)
+        if outcome not in self._ending:
+            return judgement
         if outcome is Outcome.FAIL:
             raise BoardWrong(judgement, scores)
-        if outcome is Outcome.INCONCLUSIVE:
-            raise Inconclusive(f"{name}: {reason}", judgement)
-        return judgement
+        raise Inconclusive(f"{name}: {reason}", judgement)
+
+
+def _tried(attempt: Callable[[], object]) -> dict[str, Any]:
+    """How an attempt ended that a platform may refuse, and when."""
+    raised: HarnessError | None = None
+    start = time.monotonic()
+    try:
+        attempt()
+    except (RuntimeRefused, ConversionRefused, RuntimeDied, RuntimeHung) as error:
+        raised = error
+    return {
+        "raised": raised.code if raised else None,
+        "vendor_code": getattr(raised, "vendor_code", ""),
+        "text": raised.cause if raised else "",
+        "seconds": time.monotonic() - start,
+    }
