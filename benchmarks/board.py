@@ -37,22 +37,20 @@ class Board:
     store: Store
     workdir: str
 
-    def runtime(self, base: Path, folder: Path) -> tuple[RemoteRuntime, str]:
-        """The probe on the compiled `base`, and the model's path over there.
+    def runtime(self, base: Path, folder: Path) -> RemoteRuntime:
+        """The probe, running, on the compiled `base`.
 
         :param folder: where the compiled model is written here.
         """
         compiled = folder / f"{base.name}.bmodel"
         convert(base, compiled)
-        model = self.store.put_file(compiled)
-        runtime = RemoteRuntime(
+        return RemoteRuntime(
             self.host,
             self.store,
             platform="bm1688",
-            model=model,
+            model=self.store.put_file(compiled),
             workdir=self.workdir,
         )
-        return runtime, model
 
 
 @contextmanager

@@ -28,8 +28,7 @@ def run() -> Iterator[Figure]:
         with started(folder / "board") as board:
             echo = _echo(board)
             yield Figure("one byte to `cat` over SSH and back", echo * 1e3, "ms")
-            runtime, _ = board.runtime(FIXTURES / "base", folder)
-            with runtime:
+            with board.runtime(FIXTURES / "base", folder) as runtime:
                 ping = _median(runtime.adapters, ROUNDS)
                 yield Figure(
                     "request to a running probe that computes nothing",

@@ -52,9 +52,9 @@ __all__ = [
 
 
 _FORGED = itertools.count()
-# The scale's standard error grows with the root of the rows: 16 rows of 24 prompts
-# keep it at about a quarter of the 1 % margin.
-DECODE_ROWS = 16
+# The scale's standard error grows with the root of the rows left out: 24 rows of 24
+# prompts keep it at about a quarter of the 1 % margin.
+DECODE_ROWS = 24
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ def test_equivalent_adapters_agree(
         device.apply(twin.make(forged(twin.name)))
         observed = device.fresh().score(brief)
         if twin.exactness == "rounded":
-            judge.close(expected, observed, reference, name=twin.name)
+            base = states["base"]
+            judge.close(expected, observed, reference, name=twin.name, base=base)
         else:
             judge.same(expected, observed, name=twin.name)

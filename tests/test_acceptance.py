@@ -152,7 +152,7 @@ def failed(ended: Ended) -> set[str]:
 @pytest.mark.parametrize(
     ("fault", "checks"),
     [
-        ("scale-reserved-rank", "test_scale_is"),
+        ("scale-reserved-rank", "test_scale"),
         ("clear-does-nothing", "test_cleared_equals_base or test_reports"),
         ("decode-graph-ignores-adapter", "test_loaded_equals or test_prefill_and"),
     ],
@@ -161,7 +161,7 @@ def test_a_wrong_board_is_no_go(tmp_path: Path, fault: str, checks: str) -> None
     ended = accept(tmp_path, board("r4-qv"), f"--fault={fault}", "-k", checks)
     assert ended.status == 1, ended.output
     assert ended.signoff["verdict"] == "NO-GO"
-    assert failed(ended) == FAULTS[fault]
+    assert failed(ended) >= FAULTS[fault]
     assert ended.signoff["environment"]["sim-1"]["fault"] == fault
 
 

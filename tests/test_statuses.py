@@ -27,6 +27,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import CommandFailed
+from harness.errors import RuntimeDied
 from harness.verdict import Inconclusive
 
 
@@ -77,6 +78,10 @@ def test_lab_once(device, adapter, judge):
     device.apply(adapter.folder)
     if len(attempts) == 1:
         raise CommandFailed("the switch rebooted", where="sim-1", cure="wait")
+
+@requirement("R18")
+def test_dies_twice(device, judge):
+    raise RuntimeDied("the program ended", where="sim-1", cure="restart it")
 
 @requirement("R20")
 def test_our_bug(device, judge):
@@ -150,6 +155,7 @@ class TestStatuses:
             "test_skipped": "SKIP",
             "test_lab_twice": "ERROR",
             "test_lab_once": "PASS",
+            "test_dies_twice": "FAIL",
             "test_our_bug": "ERROR",
             "test_judges_nothing": "ERROR",
             "test_hides_a_fail": "FAIL",
@@ -171,6 +177,7 @@ class TestStatuses:
             "test_skipped": "this platform has none",
             "test_our_bug": "nothing",
             "test_judges_nothing": "judged nothing",
+            "test_dies_twice": "again: [runtime-died] sim-1: the program ended",
             "test_hides_a_fail": "hidden",
             "test_trouble_afterwards": "cannot clean up",
         }
@@ -187,12 +194,13 @@ class TestStatuses:
         assert tried == {
             "test_lab_twice": ["ERROR", "ERROR"],
             "test_lab_once": ["ERROR", "PASS"],
+            "test_dies_twice": ["ERROR", "FAIL"],
         }
 
     def test_terminal(self, mixed: Ended) -> None:
         counts = mixed.output.splitlines()[-1]
         # Five checks, and the trouble after one that had failed already.
-        for part in ("5 failed", "6 errors", "2 inconclusive", "1 skipped"):
+        for part in ("6 failed", "6 errors", "2 inconclusive", "1 skipped"):
             assert part in counts, counts
         assert "[command-failed] sim-1: the switch rebooted - wait" in mixed.output
         assert "CommandFailed(" not in mixed.output, "a traceback of our own error"
@@ -228,6 +236,7 @@ class TestAllure:
             "test_skipped": "skipped",
             "test_lab_twice": "broken",
             "test_lab_once": "passed",
+            "test_dies_twice": "failed",
             "test_our_bug": "broken",
             "test_judges_nothing": "broken",
             "test_hides_a_fail": "failed",

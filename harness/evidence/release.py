@@ -173,7 +173,7 @@ def _missed_control(part: Part) -> Ruling | None:
         last = part.ended.get(r.nodeid)
         if (
             r.judgement.kind == CONTROL
-            and r.judgement.outcome is not Outcome.PASS
+            and r.judgement.outcome is Outcome.FAIL
             and last is not None
             and last.attempt == r.attempt
         ):
