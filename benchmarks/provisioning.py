@@ -40,7 +40,10 @@ def _folders(board: Board, folder: Path) -> Iterator[Figure]:
     stores = [Store(board.host, board.workdir) for _ in adapters]
     for what, act in (
         ("new", lambda i: board.store.put_folder(adapters[i])),
-        ("known to the board", lambda i: stores[i].put_folder(adapters[i])),
+        (
+            "known to the board, first question of a store",
+            lambda i: stores[i].put_folder(adapters[i]),
+        ),
         ("known to this process", lambda i: board.store.put_folder(adapters[i])),
     ):
         taken = _median(act)

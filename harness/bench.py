@@ -33,10 +33,12 @@ from harness.errors import RuntimeFault
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
+from harness.golden import Scores
 from harness.hosts import open_host
 from harness.hosts.host import Host
 from harness.runtimes.device import Device
 from harness.runtimes.remote import RemoteRuntime
+from harness.runtimes.runtime import Phase
 from harness.verdict.budget import ALPHA_RUN
 from harness.verdict.floor import RepeatFloor
 
@@ -118,6 +120,7 @@ class Bench:
         self._progress = progress
         self._resources = ExitStack()
         self._fingerprint = ""
+        self._base_scores: dict[tuple[str, str], Scores] = {}
         self.device: Device
         self.health: Health
         self.artifact: Artifact | None = None
@@ -215,6 +218,17 @@ class Bench:
             self._progress(f"{self.board.name}: not back in base, restarting")
             self.device.restart()
         return self.device
+
+    def base_scores(self, prompts: PromptSet, phase: Phase = "prefill") -> Scores:
+        """What the board answers in its base state, asked once.
+
+        Call it right after `begin`, which proves that the base still answers as at
+        the first start.
+        """
+        key = (phase, prompts.digest)
+        if key not in self._base_scores:
+            self._base_scores[key] = self.device.fresh(phase).score(prompts)
+        return self._base_scores[key]
 
     def _look(self) -> str:
         return self.device.fresh().score(self.brief.few(1, 2)).digest

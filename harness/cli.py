@@ -64,6 +64,9 @@ def run(
     """Accept adapters on boards; the exit status is the verdict."""
     arguments = [
         str(SUITES),
+        # The report at the end says why; pytest itself is there for the rest.
+        "--tb=no",
+        "-rN",
         f"--rootdir={SUITES.parent}",
         f"--config-file={SUITES.parent / 'pyproject.toml'}",
         *_options("--board", board),

@@ -18,6 +18,7 @@ from harness.evidence import Record
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
 from harness.golden import Reference
+from harness.golden import Scores
 from harness.golden.store import GoldenMissing
 from harness.runtimes.device import Device
 from harness.runtimes.runtime import Phase
@@ -30,6 +31,7 @@ __all__ = [
     "acceptance",
     "adapter",
     "base_reference",
+    "base_scores",
     "bench",
     "board",
     "brief",
@@ -160,6 +162,15 @@ def other(
 def widest_adapter(acceptance: Acceptance, board: str) -> Adapter:
     """The adapter with the most modules, then the largest ranks."""
     return acceptance.selection.widest(board)
+
+
+@pytest.fixture
+def base_scores(bench: Bench, device: Device) -> Callable[..., Scores]:
+    """Gives what the board answers in its base state, asked once in a run.
+
+    For what adapters are compared with; a check of the base itself asks anew.
+    """
+    return bench.base_scores
 
 
 @pytest.fixture

@@ -56,11 +56,11 @@ def test_damaged_adapter_is_refused(
 
 @pytest.mark.requirement("R41")
 def test_adapter_of_another_base(
-    device, adapter, prompts, base_reference, reference, judge, forged
+    device, adapter, prompts, base_scores, base_reference, reference, judge, forged
 ):
     """An adapter for another base is refused, or the reference tells."""
     stranger = forge.foreign(adapter, forged("foreign"))
-    base = device.fresh().score(prompts)
+    base = base_scores(prompts)
     name = "adapter of another base"
     judge.lives(lambda: attempt(device, stranger), name, within=WITHIN_S)
     if stranger.name not in device.reported():

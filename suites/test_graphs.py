@@ -16,12 +16,12 @@ WALK = 256
 
 
 @pytest.mark.requirement("R53")
-def test_prefill_and_decode_agree(device, adapter, prompts, judge):
+def test_prefill_and_decode_agree(device, adapter, prompts, base_scores, judge):
     """The gap between the graphs is no larger with the adapter than without."""
     if len(device.capabilities.phases) < 2:
         pytest.skip("this platform shows logits of one graph only")
     few = prompts.few(8, 24)
-    base = {phase: device.fresh(phase).score(few) for phase in ("prefill", "decode")}
+    base = {phase: base_scores(few, phase) for phase in ("prefill", "decode")}
     device.apply(adapter.folder)
     loaded = {phase: device.fresh(phase).score(few) for phase in ("prefill", "decode")}
     judge.gap_is_no_larger(
@@ -51,7 +51,7 @@ def split(text, length, rows, count):
 
 @pytest.mark.requirement("R54")
 @pytest.mark.parametrize("length", ["shortest", "every position", "full"])
-def test_lengths_behave_alike(device, adapter, prompts, judge, length):
+def test_lengths_behave_alike(device, adapter, prompts, base_scores, judge, length):
     """A prompt of one token, every position up to a chunk's edge, full length.
 
     `every position` gives all tokens but the first to the decode graph on one side
@@ -68,7 +68,7 @@ def test_lengths_behave_alike(device, adapter, prompts, judge, length):
         "every position": split(text, walk, walk - 1, 4),
         "full": split(text, can.max_prompt, ROWS, 6),
     }[length]
-    base = {phase: device.fresh(phase).score(cut) for phase in ("prefill", "decode")}
+    base = {phase: base_scores(cut, phase) for phase in ("prefill", "decode")}
     device.apply(adapter.folder)
     loaded = {phase: device.fresh(phase).score(cut) for phase in ("prefill", "decode")}
     judge.gap_is_no_larger(

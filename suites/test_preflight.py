@@ -51,7 +51,7 @@ def test_scale_is_the_configured_one(device, adapter, judge):
             abs(scale / module.scale - 1),
             BF16_ROUNDING,
             source="half a unit in the last place of bf16",
-            name=f"scale of {module.path}, relative to {module.scale:g}",
+            name=f"{module.path}: scale {scale:.4g} for {module.scale:g}, relative",
         )
 
 

@@ -42,11 +42,19 @@ def find(wrong, device, prompts, base, reference, base_reference, judge, folder)
 
 @pytest.mark.requirement("R91")
 def test_every_kind_of_wrong_is_found(
-    device, bench, widest_adapter, right, prompts, base_reference, judge, forged
+    device,
+    bench,
+    widest_adapter,
+    right,
+    prompts,
+    base_scores,
+    base_reference,
+    judge,
+    forged,
 ):
     """Of each kind of fault one that is large, on the widest adapter."""
     reference = right(widest_adapter)
-    base = device.fresh().score(prompts)
+    base = base_scores(prompts)
     common = (device, prompts, base, reference, base_reference, judge)
     for wrong in forge.controls(widest_adapter, bench.board.reserved_rank):
         find(wrong, *common, forged(wrong.name))
@@ -54,10 +62,18 @@ def test_every_kind_of_wrong_is_found(
 
 @pytest.mark.requirement("R91")
 def test_small_wrong_is_found(
-    device, adapter, golden, prompts, base_reference, reference, judge, forged
+    device,
+    adapter,
+    golden,
+    prompts,
+    base_scores,
+    base_reference,
+    reference,
+    judge,
+    forged,
 ):
     """A scale that is off by little is found, on each adapter."""
-    base = device.fresh().score(prompts)
+    base = base_scores(prompts)
     wrong = forge.rescaled(adapter, 1 + SMALL * THETA[golden.scheme])
     common = (device, prompts, base, reference, base_reference, judge)
     find(wrong, *common, forged(wrong.name))

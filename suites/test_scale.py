@@ -9,14 +9,14 @@ from harness.artifacts import forge
 
 @pytest.mark.requirement("R20", "R22")
 def test_scale_and_direction_of_the_delta(
-    device, adapter, phase, phase_prompts, base_reference, reference, judge
+    device, adapter, phase, phase_prompts, base_scores, base_reference, reference, judge
 ):
     """The adapter takes effect as strongly as in the reference, and the same way.
 
     A wrong denominator shows in the scale; a factor that is swapped, transposed or
     shifted in the direction.
     """
-    base = device.fresh(phase).score(phase_prompts)
+    base = base_scores(phase_prompts, phase)
     device.apply(adapter.folder)
     loaded = device.fresh(phase).score(phase_prompts)
     judge.scale_is(loaded, base, reference, base_reference)

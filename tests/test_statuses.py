@@ -199,7 +199,7 @@ class TestStatuses:
 
     def test_terminal(self, mixed: Ended) -> None:
         counts = mixed.output.splitlines()[-1]
-        # Five checks, and the trouble after one that had failed already.
+        # Six checks, and the trouble after one that had failed already.
         for part in ("6 failed", "6 errors", "2 inconclusive", "1 skipped"):
             assert part in counts, counts
         assert "[command-failed] sim-1: the switch rebooted - wait" in mixed.output
