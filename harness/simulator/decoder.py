@@ -206,17 +206,17 @@ class Block:
         """`x W` of linears side by side, each with its branch added."""
         rounded = self._precision.round
         y = rounded(x @ weight)
-        start = 0
+        start, any_delta = 0, False
         for module in modules:
             end = start + self._out[module]
             part = y[:, start:end]
             delta = branch(x, module)
             # A zero branch still makes +0 of -0, as adding it would.
             part += 0 if delta is None else delta
-            if delta is not None:
-                rounded(part)
+            any_delta = any_delta or delta is not None
             start = end
-        return y
+        # What has no branch is rounded already and stays as it is.
+        return rounded(y) if any_delta else y
 
     def _rotated(
         self, x: np.ndarray, rotation: Tuple[np.ndarray, np.ndarray]

@@ -44,10 +44,12 @@ class Bf16(Precision):
         return x
 
 
-_HALF = np.uint32(16)
-_ONE = np.uint32(1)
-_BELOW = np.uint32(0x7FFF)
-_UPPER = np.uint32(0xFFFF0000)
+# Arrays: numpy converts a scalar anew in every call, which takes as long as the
+# arithmetic of a token.
+_HALF = np.array(16, np.uint32)
+_ONE = np.array(1, np.uint32)
+_BELOW = np.array(0x7FFF, np.uint32)
+_UPPER = np.array(0xFFFF0000, np.uint32)
 
 
 def bf16_bits(x: np.ndarray) -> np.ndarray:

@@ -279,6 +279,9 @@ def _given(shape: Shape, array: np.ndarray) -> np.ndarray:
         raise NetError("%s is not floating" % name)
     array = np.ascontiguousarray(array, np.float32)
     # What the graph itself put out is bf16 already.
-    if dtype == "bf16" and (array.view(np.uint32) & np.uint32(0xFFFF)).any():
+    if (
+        dtype == "bf16"
+        and np.bitwise_or.reduce(array.view(np.uint32), axis=None) & 0xFFFF
+    ):
         return bf16_values(bf16_bits(array))
     return array
