@@ -12,7 +12,7 @@ accept: $(VENV)/.ready            ## Accept the adapters on the simulated boards
 	$(BIN)/harness run --workers $(WORKERS)
 
 test: $(VENV)/.ready-test         ## Every test of the harness but the slow studies
-	$(BIN)/pytest tests -m "not slow" -n $(WORKERS) -q
+	$(BIN)/pytest tests -m "not slow" -n $(WORKERS) --dist loadfile -q
 
 slow: $(VENV)/.ready-test         ## Whole fault runs, transfers over 2 GB
 	$(BIN)/pytest tests -m slow -n $(WORKERS) -q

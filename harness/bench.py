@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
 import shutil
 import socket
 import tempfile
@@ -140,6 +141,7 @@ class Bench:
         board, host, self.health = self._resources.enter_context(
             reached(self.board, self._fault, self._progress)
         )
+        self._under_test = board.loader
         owner = f"{getpass.getuser()}@{socket.gethostname()}"
         self.lease = Lease(host, board.workdir, owner)
         self._resources.enter_context(self.lease)
@@ -230,6 +232,14 @@ class Bench:
             self._base_scores[key] = self.device.fresh(phase).score(prompts)
         return self._base_scores[key]
 
+    def _loader(self) -> dict[str, str]:
+        """The loader under test; a file of ours by its digest."""
+        place, _, name = self._under_test.rpartition(":")
+        if not place.endswith(".py"):
+            return {"name": self._under_test}
+        digest = hashlib.sha256(Path(place).read_bytes()).hexdigest()
+        return {"name": f"{Path(place).name}:{name}", "sha256": digest}
+
     def _look(self) -> str:
         return self.device.fresh().score(self.brief.few(1, 2)).digest
 
@@ -266,7 +276,7 @@ class Bench:
             "probe": identity.probe,
             "model": dict(identity.model),
             "sidecar": self.artifact.sidecar if self.artifact else {},
-            "loader": self.board.loader,
+            "loader": self._loader(),
             "host": asdict(self.health),
             "base": asdict(base),
             "golden": {

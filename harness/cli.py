@@ -287,3 +287,7 @@ def main() -> None:
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         raise SystemExit(4) from None
+
+
+if __name__ == "__main__":
+    main()

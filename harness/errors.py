@@ -16,6 +16,7 @@ __all__ = [
     "DiskFull",
     "HarnessError",
     "HostKeyChanged",
+    "HostKeyUnknown",
     "HostUnreachable",
     "Infrastructure",
     "LeaseHeld",
@@ -76,6 +77,12 @@ class HostUnreachable(Infrastructure):
 
 class HostKeyChanged(Infrastructure):
     code = "host-key-changed"
+
+
+class HostKeyUnknown(HostKeyChanged):
+    """Nobody has vouched for the host's key yet."""
+
+    code = "host-key-unknown"
 
 
 class AuthenticationRefused(Infrastructure):

@@ -21,6 +21,7 @@ from harness.deadline import Deadline
 from harness.errors import Infrastructure
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
+from harness.probes.bm1688 import NAME as ADAPTER_NAME
 
 
 __all__ = ["Selection"]
@@ -253,6 +254,12 @@ def _opened(folders: Iterable[Path], board: str) -> tuple[Adapter, ...]:
         )
     names = [adapter.name for adapter in adapters]
     for adapter in adapters:
+        if not ADAPTER_NAME.fullmatch(adapter.name):
+            raise UsageFault(
+                f"{adapter.name!r:.80} cannot be an adapter's name on a board",
+                where=f"board {board}",
+                cure="rename the folder: letters, digits, dot, hyphen, underscore",
+            )
         if names.count(adapter.name) > 1:
             raise UsageFault(
                 "two adapter folders have the same name",

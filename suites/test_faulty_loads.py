@@ -38,6 +38,9 @@ def test_damaged_adapter_is_refused(
     # Other values than the damaged adapter's, so that a half-written load shows.
     good = other(widest_adapter)
     bad = damage.make(forged(damage.name))
+    base = device.fresh().score(brief)
+    judge.lives(lambda: attempt(device, bad), "refused in base", within=WITHIN_S)
+    judge.same(base, device.fresh().score(brief), name="base after the refusal")
     device.apply(good)
     before = device.fresh().score(brief)
     reported = device.reported()

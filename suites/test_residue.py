@@ -41,9 +41,9 @@ def test_fewer_modules_after_more_equals_fresh(
 
 
 @pytest.mark.requirement("R30")
-def test_new_content_under_an_old_name(device, adapter, other, brief, judge):
-    """A name means its newest content."""
-    newest = other(adapter)
+def test_new_content_under_an_old_name(device, adapter, forged, brief, judge):
+    """A name means its newest content, also where nothing but the values is new."""
+    newest = forge.foreign(adapter, forged("newest"))
     device.apply(newest)
     expected = device.fresh().score(brief)
     device.restart()

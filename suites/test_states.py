@@ -32,25 +32,39 @@ def test_cleared_equals_base(device, adapter, phase, brief, effect, judge):
     judge.same(before, device.fresh(phase).score(brief))
 
 
+@pytest.mark.requirement("R12")
+def test_clear_after_two_loads_equals_base(device, adapter, other, phase, brief, judge):
+    """Clear goes back to base, not to the adapter before."""
+    before = device.fresh(phase).score(brief)
+    device.apply(other(adapter))
+    device.apply(adapter.folder)
+    device.clear()
+    judge.same(before, device.fresh(phase).score(brief))
+
+
 @pytest.mark.requirement("R13")
 def test_reloaded_equals_loaded(device, adapter, phase, brief, judge):
-    """Load, clear, load is load."""
+    """The first load of all, one more, one after clear: always the same."""
+    device.restart()
     device.apply(adapter.folder)
     first = device.fresh(phase).score(brief)
+    device.apply(adapter.folder)
+    judge.same(first, device.fresh(phase).score(brief), name="loaded once more")
     device.clear()
     device.apply(adapter.folder)
-    judge.same(first, device.fresh(phase).score(brief))
+    judge.same(first, device.fresh(phase).score(brief), name="loaded after clear")
 
 
 @pytest.mark.requirement("R13", "R30")
-def test_second_adapter_equals_fresh_load(device, adapter, other, brief, judge):
-    """An adapter loaded over another is the adapter loaded into an empty board."""
+def test_second_adapter_equals_fresh_load(device, adapter, other, phase, brief, judge):
+    """An adapter loaded over one in use is the adapter loaded into an empty board."""
     device.apply(adapter.folder)
-    fresh = device.fresh().score(brief)
+    fresh = device.fresh(phase).score(brief)
     device.restart()
     device.apply(other(adapter))
+    device.fresh(phase).score(brief)
     device.apply(adapter.folder)
-    judge.same(fresh, device.fresh().score(brief))
+    judge.same(fresh, device.fresh(phase).score(brief))
 
 
 @pytest.mark.requirement("R14")
@@ -63,10 +77,11 @@ def test_loaded_state_repeats(device, adapter, brief, judge):
 
 
 @pytest.mark.requirement("R15")
-def test_reports_what_the_logits_show(device, adapter, brief, effect, judge):
+def test_reports_what_the_logits_show(device, adapter, other, brief, effect, judge):
     """The adapter that the runtime reports is the one that takes effect."""
     judge.equal(device.reported(), {}, name="reported in base")
     base = device.fresh().score(brief)
+    device.apply(other(adapter))
     device.apply(adapter.folder)
     judge.equal(device.reported(), {adapter.name: 1.0}, name="reported when loaded")
     judge.differs(base, device.fresh().score(brief), effect=effect)

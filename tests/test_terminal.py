@@ -55,7 +55,7 @@ def test_matrix_failures_calls_counts_and_page() -> None:
     text = printed(failing())
     lines = text.splitlines()
     [row] = [line for line in lines if line.startswith("wide-r32")]
-    assert row.split() == ["wide-r32", "FAIL", "14", "of", "16", "PASS", "14"]
+    assert row.split() == ["wide-r32", "FAIL", "14", "of", "16", "passed", "PASS", "14"]
     assert "sim-bm1688 (simulated)" in text
     assert "FAIL R20 sim-bm1688 wide-r32 (2 checks)" in lines
     assert "Closest calls" in lines

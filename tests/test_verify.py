@@ -150,7 +150,19 @@ def test_evidence_and_printed_page_belong_together(copy: Path) -> None:
     """Whoever signs paper signs a digest that a new manifest does not change."""
     (copy / "note.txt").write_text("added later")
     reseal(copy)
-    assert verify(copy) == ["signoff.html: printed over other evidence"]
+    problems = verify(copy)
+    assert "note.txt: no file of a run" in problems
+    assert "signoff.html: not what the records print" in problems
+
+
+@pytest.mark.parametrize("name", ["signoff.html", "attestation.json", "changes.json"])
+def test_a_forged_page_under_a_new_manifest_is_found(copy: Path, name: str) -> None:
+    path = copy / name
+    text = path.read_text()
+    path.write_text(text.replace("NO-GO", "GO").replace("PASS", "SKIP") + "\n")
+    assert path.read_text() != text
+    reseal(copy)
+    assert any("not what" in problem for problem in verify(copy))
 
 
 def test_lost_logits_are_named(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from harness.evidence.records import Status
 from harness.evidence.release import Release
 from harness.evidence.release import derive
 from harness.evidence.release import last_attempts
+from harness.evidence.store import RECORDS
 from harness.evidence.store import RunFolder
 
 
 __all__ = [
+    "RECORDS",
     "AdapterFacts",
     "Check",
     "Deselected",

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # Raised whenever a record changes so that older readers would misread it.
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Status(StrEnum):

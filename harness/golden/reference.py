@@ -245,6 +245,6 @@ def _versions() -> dict[str, str]:
         raise UsageFault(
             f"no package {error.name!r}",
             where="reference",
-            cure="install the extra: pip install 'lora-board-acceptance[reference]'",
+            cure="install the extra: pip install -e '.[reference]' in the checkout",
         ) from error
     return {name: version(name) for name in PACKAGES}

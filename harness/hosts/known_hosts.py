@@ -8,6 +8,7 @@ import paramiko
 
 from harness.boards.address import Address
 from harness.errors import HostKeyChanged
+from harness.errors import HostKeyUnknown
 
 
 __all__ = ["KnownHosts"]
@@ -33,7 +34,7 @@ class KnownHosts:
         try:
             lines = path.read_text("utf-8", "replace").splitlines()
         except OSError as error:
-            raise HostKeyChanged(
+            raise HostKeyUnknown(
                 f"cannot read {path}: {error.strerror}",
                 where=where,
                 cure=self._scan(),
@@ -59,7 +60,7 @@ class KnownHosts:
             if one.lookup(address.known_as):
                 self._keys.append((number, entry.key))
         if not self._keys:
-            raise HostKeyChanged(
+            raise HostKeyUnknown(
                 f"no key of {address.known_as} in {path}",
                 where=where,
                 cure=self._scan(),

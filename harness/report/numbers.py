@@ -101,12 +101,12 @@ def share(used: float | None) -> str:
 
 
 def passed(counts: Mapping[str, int] | None) -> str:
-    """`38 of 40`, or `40` when all passed; what a platform lacks does not count."""
+    """`38 of 40 passed`, or `40`; what a platform lacks does not count."""
     if not counts:
         return ""
     total = sum(counts.values()) - counts.get("SKIP", 0)
     good = counts.get("PASS", 0)
-    return str(total) if good == total else f"{good} of {total}"
+    return str(total) if good == total else f"{good} of {total} passed"
 
 
 def percent(used: float) -> str:

@@ -29,7 +29,7 @@ TITLES = {
     "R51": "Switch inside a conversation follows the platform's rule",
     "R52": "Saved cache not taken as valid under another adapter",
     "R53": "Prefill and decode apply the same adapter",
-    "R54": "Chunk boundaries, shortest, longest and image prompts behave the same",
+    "R54": "Prompts of every length behave the same (image prompts are not tested)",
     "R60": "Base session untouched by another session's adapter",
     "R61": "Sessions with different adapters stay independent",
     "R62": "Capacity reached, the next request refused cleanly",

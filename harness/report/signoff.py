@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from harness.errors import Infrastructure
 from harness.errors import UsageFault
+from harness.evidence import Record
 from harness.evidence import Release
 from harness.evidence import RunFolder
 from harness.evidence import derive
@@ -35,7 +38,16 @@ from harness.report.terminal import Terminal
 from harness.report.terminal import on
 
 
-__all__ = ["DATA", "encoded", "read", "show", "write"]
+__all__ = [
+    "ATTESTATION",
+    "CHANGES",
+    "DATA",
+    "encoded",
+    "printed",
+    "read",
+    "show",
+    "write",
+]
 
 DATA = "signoff.json"
 CHANGES = "changes.json"
@@ -63,12 +75,7 @@ def write(run: RunFolder) -> Release:
     }
     found = sums(run.path)
     found.update((name, _digest(part)) for name, part in content.items())
-    page = render(
-        doc,
-        figures=figures(judgements(records)),
-        changes=differences,
-        evidence=evidence_digest(found),
-    )
+    page = printed(records, doc, differences, evidence_digest(found))
     content[PAGE] = page.encode()
     found[PAGE] = _digest(content[PAGE])
     content[MANIFEST] = manifest(found)
@@ -82,6 +89,17 @@ def write(run: RunFolder) -> Release:
             cure="make room and rights, the records are kept",
         ) from None
     return derive(records)
+
+
+def printed(
+    records: Sequence[Record],
+    doc: Mapping[str, Any],
+    changes: Mapping[str, Any] | None,
+    evidence: str,
+) -> str:
+    """The page of these records; the same records give the same bytes."""
+    drawn = figures(judgements(records))
+    return render(doc, figures=drawn, changes=changes, evidence=evidence)
 
 
 def encoded(data: Any) -> bytes:

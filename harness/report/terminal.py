@@ -86,6 +86,9 @@ class Terminal:
         self._console.print(
             Text("  ").join([verdict, self._text(doc["reason"])]), highlight=False
         )
+        for name, facts in doc["environment"].items():
+            if fault := facts.get("fault"):
+                self._print(self._text(f"{name}: fault {fault} was put in on purpose"))
         self._matrix(doc)
         self._failures(doc)
         self._calls(doc)

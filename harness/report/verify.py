@@ -8,19 +8,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from harness.errors import HarnessError
 from harness.errors import UsageFault
+from harness.evidence import RECORDS
 from harness.evidence import Check
 from harness.evidence import RunFolder
 from harness.evidence import rederive
+from harness.report.attestation import statement
 from harness.report.bundle import MANIFEST
 from harness.report.bundle import PAGE
 from harness.report.bundle import evidence_digest
 from harness.report.bundle import manifest
 from harness.report.bundle import sums
 from harness.report.document import document
+from harness.report.signoff import ATTESTATION
+from harness.report.signoff import CHANGES
 from harness.report.signoff import DATA
 from harness.report.signoff import encoded
+from harness.report.signoff import printed
 from harness.report.signoff import read
 
 
@@ -28,6 +35,7 @@ __all__ = ["verify"]
 
 # Differences named one by one; what follows from the same change is counted.
 MOST_NAMED = 20
+KNOWN = {ATTESTATION, CHANGES, DATA, PAGE, RECORDS}
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
@@ -46,6 +54,8 @@ def verify(folder: Path) -> list[str]:
         )
     try:
         problems, derived = list(_bytes(folder)), list(_verdict(folder))
+        if not problems and not derived:
+            derived = list(_printed(folder))
         if derived and not problems:
             # Rules and their words change from version to version.
             problems = [f"the bytes are intact, as written by {_writer(folder)}"]
@@ -77,11 +87,6 @@ def _bytes(folder: Path) -> Iterator[str]:
                 yield f"{name}: changed (sha256 {found[name][:16]}...)"
         if listed == found:
             yield f"{MANIFEST}: not as sha256sum writes it"
-        return
-    # A new manifest over changed evidence does not change what was printed.
-    page = folder / PAGE
-    if page.is_file() and evidence_digest(found).encode() not in page.read_bytes():
-        yield f"{PAGE}: printed over other evidence"
 
 
 def _writer(folder: Path) -> str:
@@ -114,6 +119,29 @@ def _verdict(folder: Path) -> Iterator[str]:
                     yield f"{record.nodeid}: the logits {role!r} are gone"
     derived = json.loads(encoded(document(records)))
     yield from _differences(derived, written, DATA)
+
+
+def _printed(folder: Path) -> Iterator[str]:
+    """Whether page and attestation are what the records print.
+
+    A new manifest over a changed page is whole, and the page is changed all the same.
+    """
+    records = RunFolder(folder).records()
+    doc = document(records)
+    if (folder / ATTESTATION).read_bytes() != encoded(statement(doc)):
+        yield f"{ATTESTATION}: not what the records attest"
+    found = sums(folder)
+    arrays = {f"arrays/{path.name}" for path in folder.glob("arrays/*.npy")}
+    for name in sorted(set(found) - KNOWN - arrays):
+        yield f"{name}: no file of a run"
+    try:
+        differences = json.loads((folder / CHANGES).read_bytes())
+        page = printed(records, doc, differences, evidence_digest(found)).encode()
+    except (ValueError, KeyError, TypeError, jinja2.UndefinedError) as error:
+        yield f"{CHANGES}: not what a run is compared with ({error!r:.80})"
+        return
+    if (folder / PAGE).read_bytes() != page:
+        yield f"{PAGE}: not what the records print"
 
 
 def _differences(derived: Any, written: Any, where: str) -> Iterator[str]:

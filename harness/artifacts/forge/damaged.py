@@ -317,6 +317,8 @@ def _values(draft: Draft) -> Iterator[Case]:
         values = (part.a if factor == "A" else part.b).copy()
         values[-1, -1] = value
         yield name, tensor, partial(_replaced, draft, {tensor: values})
+    if draft.scale(path) == 0:
+        return  # nothing that is multiplied by zero overflows
     # Finite in the file; with a scale of 2^10 it passes float32's 2^128.
     large = part.b.astype(np.float32)
     large[-1, -1] = 2.0**120
