@@ -42,9 +42,9 @@ def test_clear_after_two_loads_equals_base(device, adapter, other, phase, brief,
     judge.same(before, device.fresh(phase).score(brief))
 
 
-@pytest.mark.requirement("R13")
-def test_reloaded_equals_loaded(device, adapter, phase, brief, judge):
-    """The first load of all, one more, one after clear: always the same."""
+@pytest.mark.requirement("R13", "R30")
+def test_every_load_equals_the_first(device, adapter, other, phase, brief, judge):
+    """Loaded first of all, once more, after clear, over another adapter in use."""
     device.restart()
     device.apply(adapter.folder)
     first = device.fresh(phase).score(brief)
@@ -53,18 +53,10 @@ def test_reloaded_equals_loaded(device, adapter, phase, brief, judge):
     device.clear()
     device.apply(adapter.folder)
     judge.same(first, device.fresh(phase).score(brief), name="loaded after clear")
-
-
-@pytest.mark.requirement("R13", "R30")
-def test_second_adapter_equals_fresh_load(device, adapter, other, phase, brief, judge):
-    """An adapter loaded over one in use is the adapter loaded into an empty board."""
-    device.apply(adapter.folder)
-    fresh = device.fresh(phase).score(brief)
-    device.restart()
     device.apply(other(adapter))
     device.fresh(phase).score(brief)
     device.apply(adapter.folder)
-    judge.same(fresh, device.fresh(phase).score(brief))
+    judge.same(first, device.fresh(phase).score(brief), name="loaded over another")
 
 
 @pytest.mark.requirement("R14")
