@@ -189,6 +189,27 @@ def test_every_fault_is_in_the_table() -> None:
     assert set(FAULTS) == set(catalogue()) - benign and benign == {"noisy"}
 
 
+# Faults that show only after certain operations in a row, by what finds them.
+HISTORIES = {
+    "history_faults:ClearGoesBack": "R12",
+    "history_faults:RefusalInBaseLeavesDirt": "R40",
+    "history_faults:SameSizeIsTheSame": "R30",
+    "history_faults:LoadedAgainDoubles": "R13",
+    "history_faults:ReportsTheFirst": "R15",
+    "history_devices:DecodeKeepsItsCopy": "R13",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", HISTORIES)
+def test_a_fault_that_needs_a_history_is_found(tmp_path: Path, fault: str) -> None:
+    for module in ("history_faults.py", "history_devices.py"):
+        shutil.copy(Path(__file__).with_name(module), tmp_path)
+    ended = accept(tmp_path, board("r8-all", "r4-qv"), f"--fault={fault}")
+    assert ended.status == 1, ended.output
+    assert HISTORIES[fault] in failed(ended)
+
+
 @pytest.mark.slow
 class TestWholeRuns:
     @pytest.mark.parametrize("fault", FAULTS)
