@@ -10,17 +10,16 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 
 from harness.deadline import Deadline
-from harness.hosts import transfer
 from harness.hosts.host import Completed
 from harness.hosts.piped import GRACE
 from harness.hosts.piped import WINDOW
 from harness.hosts.piped import Piped
+from harness.hosts.transfer import Transfers
 
 
 __all__ = ["LocalHost", "LocalProcess"]
@@ -127,7 +126,7 @@ class LocalProcess(Piped):
                 self._tail.add(data)
 
 
-class LocalHost:
+class LocalHost(Transfers):
     """This machine.
 
     :param name: its name, for messages.
@@ -177,29 +176,6 @@ class LocalHost:
         )
         self._started.add(process)
         return process
-
-    def put(
-        self,
-        source: Path,
-        target: str,
-        *,
-        deadline: Deadline,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Copy a file to the host; `target` appears whole or not at all."""
-        transfer.put(self, source, target, deadline, progress)
-
-    def get(self, source: str, target: Path, *, deadline: Deadline, limit: int) -> None:
-        """Copy a file of at most `limit` bytes from the host, whole or not at all."""
-        transfer.get(self, source, target, deadline, limit)
-
-    def digest(self, path: str, *, deadline: Deadline) -> str | None:
-        """sha256 of a file over there in hex, None where there is none."""
-        return transfer.digest(self, path, deadline)
-
-    def free_space(self, path: str, *, deadline: Deadline) -> int:
-        """Free bytes in the file system of `path`."""
-        return transfer.free_space(self, path, deadline)
 
     def close(self) -> None:
         """Let go of the machine; commands that were started end."""

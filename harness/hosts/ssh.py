@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +14,18 @@ from harness.boards.address import Address
 from harness.deadline import Deadline
 from harness.errors import HostUnreachable
 from harness.errors import Infrastructure
-from harness.hosts import transfer
 from harness.hosts.channel import SshProcess
 from harness.hosts.connection import CONNECT_SECONDS
 from harness.hosts.connection import Connection
 from harness.hosts.connection import connect
 from harness.hosts.host import Completed
+from harness.hosts.transfer import Transfers
 
 
 __all__ = ["SshHost"]
 
 
-class SshHost:
+class SshHost(Transfers):
     """A machine over one SSH connection, made when it is first needed.
 
     A connection lost between two commands is made again once; commands that ran in
@@ -86,29 +85,6 @@ class SshHost:
         process = self._start(argv, env, Deadline(CONNECT_SECONDS))
         self._started.add(process)
         return process
-
-    def put(
-        self,
-        source: Path,
-        target: str,
-        *,
-        deadline: Deadline,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Copy a file to the host; `target` appears whole or not at all."""
-        transfer.put(self, source, target, deadline, progress)
-
-    def get(self, source: str, target: Path, *, deadline: Deadline, limit: int) -> None:
-        """Copy a file of at most `limit` bytes from the host, whole or not at all."""
-        transfer.get(self, source, target, deadline, limit)
-
-    def digest(self, path: str, *, deadline: Deadline) -> str | None:
-        """sha256 of a file over there in hex, None where there is none."""
-        return transfer.digest(self, path, deadline)
-
-    def free_space(self, path: str, *, deadline: Deadline) -> int:
-        """Free bytes in the file system of `path`."""
-        return transfer.free_space(self, path, deadline)
 
     def close(self) -> None:
         """Let go of the machine; commands that were started end."""

@@ -26,7 +26,7 @@ from harness.errors import UsageFault
 from harness.hosts.piped import Piped
 
 
-__all__ = ["Machine", "digest", "free_space", "get", "put"]
+__all__ = ["Machine", "Transfers", "digest", "free_space", "get", "put"]
 
 _COURIER = Path(__file__).with_name("courier.py").read_text("utf-8")
 
@@ -255,3 +255,32 @@ def _late(where: str, deadline: Deadline) -> CommandFailed:
         where=where,
         cure="see the network's speed, or allow more time",
     )
+
+
+class Transfers:
+    """What a machine offers for files, over commands that it starts."""
+
+    def put(
+        self: Machine,
+        source: Path,
+        target: str,
+        *,
+        deadline: Deadline,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Copy a file to the host; `target` appears whole or not at all."""
+        put(self, source, target, deadline, progress)
+
+    def get(
+        self: Machine, source: str, target: Path, *, deadline: Deadline, limit: int
+    ) -> None:
+        """Copy a file of at most `limit` bytes from the host, whole or not at all."""
+        get(self, source, target, deadline, limit)
+
+    def digest(self: Machine, path: str, *, deadline: Deadline) -> str | None:
+        """sha256 of a file over there in hex, None where there is none."""
+        return digest(self, path, deadline)
+
+    def free_space(self: Machine, path: str, *, deadline: Deadline) -> int:
+        """Free bytes in the file system of `path`."""
+        return free_space(self, path, deadline)
