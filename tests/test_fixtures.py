@@ -10,22 +10,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_boards import log_softmax
+from quantised_base import dequantised
 
 from harness.golden import GoldenStore
 from harness.golden import adapter_digest
+from harness.golden.identity import weights_digest
 from harness.golden.tensors import TensorFile
 
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-DATA = ("base", "adapters", "golden")
+DATA = ("base", "adapters", "golden", "golden-rk1828")
 ADAPTERS = sorted(p for p in (FIXTURES / "adapters").iterdir() if p.is_dir())
 IDS = [p.name for p in ADAPTERS]
-MOST_BYTES = 12_000_000  # what a checkout may cost
+MOST_BYTES = 18_000_000  # what a checkout may cost
 
 
 @pytest.fixture(scope="module")
 def store() -> GoldenStore:
     return GoldenStore.open(FIXTURES / "golden", FIXTURES / "base")
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory) -> GoldenStore:
+    """The golden of the simulated RK1828, on what its compiler makes today."""
+    base = dequantised(tmp_path_factory.mktemp("converted"))
+    return GoldenStore.open(FIXTURES / "golden-rk1828", base)
 
 
 def data_files() -> list[Path]:
@@ -84,6 +93,15 @@ def test_prompts_are_of_many_domains_and_fit(store):
     assert {len(p.continuation) for p in prompts} == {40}
 
 
+def test_both_goldens_are_of_the_same_prompts_and_adapters(store, quantised):
+    assert quantised.prompts == store.prompts
+    assert quantised.index.domains == store.index.domains
+    assert list(quantised.adapters) == list(store.adapters)
+    assert (store.scheme, quantised.scheme) == ("bf16", "w4a16")
+    assert quantised.index.source == store.base_digest
+    assert store.base_digest == weights_digest(FIXTURES / "base")
+
+
 @pytest.mark.parametrize("folder", ADAPTERS, ids=IDS)
 class TestAdapter:
     def test_only_language_model_and_within_the_reserved_rank(self, folder):
@@ -101,7 +119,20 @@ class TestAdapter:
         assert gap.scale_error <= 0.0012
         assert abs(gap.scale - 1) + 5.3 * gap.scale_error < 0.01
 
-    def test_gains_on_its_own_domain(self, folder, store):
+    def test_effect_and_precision_on_four_bits(self, folder, quantised):
+        gap = quantised.entry(adapter_digest(folder)).gap
+        assert 0.2 <= gap.effect <= 0.55
+        # theta is 2.5 % here
+        assert gap.scale_error <= 0.0012
+        assert abs(gap.scale - 1) + 5.3 * gap.scale_error < 0.025
+        # Little more than on a bf16 device (0.022 and 0.0047): a floor that held
+        # the quantisation would be at 0.14 and 0.07.
+        assert 0.02 <= gap.delta <= 0.03
+        assert 0.004 <= gap.base <= 0.007
+
+    @pytest.mark.parametrize("device", ["store", "quantised"])
+    def test_gains_on_its_own_domain(self, folder, device, request):
+        store = request.getfixturevalue(device)
         digest = adapter_digest(folder)
         samples = store.domain_prompts(digest)
         rows = np.arange(samples.rows)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from quantised_base import dequantised
+from safetensors.numpy import save_file
 
 from harness.errors import UsageFault
 from harness.golden import GoldenMissing
 from harness.golden import GoldenStore
 from harness.golden import adapter_digest
 from harness.golden import prompts_of
+from harness.golden.identity import weights_digest
 from harness.golden.index import GoldenIndex
+from harness.golden.tensors import TensorFile
 
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 BASE, GOLDEN = FIXTURES / "base", FIXTURES / "golden"
+QUANTISED = FIXTURES / "golden-rk1828"
 R8 = FIXTURES / "adapters" / "r8-all"
 
 
@@ -137,3 +143,74 @@ class TestDamage:
         index = GoldenIndex.read(copy)
         index.write(copy)
         assert GoldenIndex.read(copy) == index
+
+
+@pytest.fixture(scope="module")
+def multiplied(tmp_path_factory) -> Path:
+    """The base as the simulated RK1828's compiler has it."""
+    return dequantised(tmp_path_factory.mktemp("converted"))
+
+
+@pytest.fixture(scope="module")
+def finetuned(tmp_path_factory) -> Path:
+    """A base of the same sizes with other weights."""
+    folder = tmp_path_factory.mktemp("finetuned") / "base"
+    shutil.copytree(BASE, folder)
+    file = TensorFile(folder / "model.safetensors")
+    tensors = {name: file.array(name) for name in file.tensors}
+    name = next(n for n in tensors if "layers.0" in n)
+    tensors[name] = tensors[name] * tensors[name].dtype.type(2)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+class TestTwoBases:
+    """A board that quantises has two bases, and a golden is for one of them."""
+
+    def test_the_one_it_is_for_is_taken(self, multiplied):
+        for bases in ((multiplied, BASE), (BASE, multiplied)):
+            store = GoldenStore.open(QUANTISED, *bases)
+            assert store.reference_base == multiplied
+            assert store.lm_head.shape == (512, 128)
+            assert GoldenStore.open(GOLDEN, *bases).reference_base == BASE
+
+    def test_a_golden_for_neither_names_both(self, finetuned):
+        with pytest.raises(UsageFault) as error:
+            GoldenStore.open(QUANTISED, finetuned, BASE)
+        text = one_line(error)
+        assert str(finetuned) in text and str(BASE) in text
+        assert f"made from weights {weights_digest(BASE)[:12]}" in text
+
+    def test_device_states_and_logits_have_the_dtypes_of_the_device(self, multiplied):
+        store = GoldenStore.open(QUANTISED, multiplied)
+        file = TensorFile(QUANTISED / "states" / "base.safetensors")
+        assert {n: t.dtype for n, t in file.tensors.items()} == {
+            "hidden": "F32",
+            "hidden_device": "F16",
+        }
+        base = store.base()
+        device, exact = base.device.logits, base.exact.logits
+        assert np.array_equal(device, device.astype(np.float16).astype(np.float32))
+        assert not np.array_equal(exact, exact.astype(np.float16).astype(np.float32))
+
+    def test_source_and_device_base_survive_writing(self, copy):
+        plain = GoldenIndex.read(copy)
+        assert (plain.source, plain.device_base) == ("", "")
+        assert GoldenIndex.read(QUANTISED).source == weights_digest(BASE)
+        index = replace(plain, source="a" * 64, device_base="b" * 64)
+        index.write(copy)
+        assert GoldenIndex.read(copy) == index
+
+    def test_results_on_another_device_base_have_another_key(self, store, copy):
+        replace(store.index, device_base="b" * 64).write(copy)
+        assert GoldenStore.open(copy, BASE).key != store.key
+
+    def test_plain_golden_is_written_as_before_there_were_two_bases(self, copy):
+        before = (copy / "golden.json").read_bytes()
+        GoldenIndex.read(copy).write(copy)
+        assert (copy / "golden.json").read_bytes() == before
+
+    def test_scheme_of_a_later_version(self, store, copy):
+        replace(store.index, scheme="w2a8").write(copy)
+        with pytest.raises(UsageFault, match="no scheme 'w2a8'"):
+            GoldenStore.open(copy, BASE)

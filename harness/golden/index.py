@@ -11,6 +11,9 @@ from typing import Any
 
 from harness.errors import UsageFault
 from harness.golden.gap import Gap
+from harness.golden.identity import config_digest
+from harness.golden.identity import lm_head_digest
+from harness.golden.identity import weights_digest
 from harness.golden.prompts import PromptSet
 
 
@@ -18,6 +21,9 @@ __all__ = ["AdapterEntry", "GoldenIndex", "StateFile", "prompts_of"]
 
 FORMAT = 1
 NAME = "golden.json"
+STATES = "states"  # the folder of the hidden states
+# Digests of weights beside the base's own.
+OTHERS = ("device_base", "source")
 MAKE = "make it with `harness golden`"
 
 
@@ -52,18 +58,42 @@ class StateFile:
     file: str
     sha256: str
 
+    def check(self, folder: Path) -> None:
+        """Read it through, in the folder of the states.
+
+        :raises UsageFault: it is missing or damaged.
+        """
+        path = folder / self.file
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    digest.update(piece)
+        except OSError as error:
+            raise _fault(path, f"cannot read: {error.strerror or error}") from error
+        if digest.hexdigest() != self.sha256:
+            raise UsageFault(
+                "damaged: its sha256 is not the one in golden.json",
+                where=str(path),
+                cure=f"copy it again from its source, or {MAKE}",
+            )
+
 
 @dataclass(frozen=True)
 class GoldenIndex:
     """golden.json.
 
     :param base: sha256 of the base's `weights`, `config`, `lm_head`.
-    :param scheme: the device arithmetic, `bf16`.
+    :param scheme: the device arithmetic, `bf16` or `w4a16`.
     :param versions: of the packages that made it.
     :param domains: domain samples by the domain's name.
     :param adapters: by digest.
     :param states: by adapter digest and domain, both empty for the base on the
         main prompts.
+    :param device_base: sha256 of the weights the device arithmetic was given, empty
+        where they are the base's.
+    :param source: sha256 of the weights the base was made from by quantising them
+        and multiplying them out, empty for a base that was not.
     """
 
     base: Mapping[str, str]
@@ -73,6 +103,8 @@ class GoldenIndex:
     domains: Mapping[str, PromptSet]
     adapters: Mapping[str, AdapterEntry]
     states: Mapping[tuple[str, str], StateFile]
+    device_base: str = ""
+    source: str = ""
 
     @classmethod
     def read(cls, folder: Path) -> GoldenIndex:
@@ -103,6 +135,21 @@ class GoldenIndex:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"))
         (folder / NAME).write_text(text + "\n")
 
+    def difference(self, base: Path) -> str:
+        """In what the base in this folder is not the golden's; empty where it is.
+
+        :raises UsageFault: a file of the base is missing or malformed.
+        """
+        for what, digest in (
+            ("config", config_digest),
+            ("lm_head", lm_head_digest),
+            ("weights", weights_digest),
+        ):
+            want, found = self.base[what], digest(base)
+            if want != found:
+                return f"{what} {want[:12]}, {base} has {found[:12]}"
+        return ""
+
     def _to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -121,6 +168,8 @@ class GoldenIndex:
                 for a in self.adapters.values()
             ],
             "states": [dict(vars(s)) for s in self.states.values()],
+            # Left out where empty, as in goldens that are older than they are.
+            **{k: v for k in OTHERS if (v := getattr(self, k))},
         }
 
     @classmethod
@@ -149,6 +198,7 @@ class GoldenIndex:
                 for a in value["adapters"]
             },
             states={(s.adapter, s.domain): s for s in states},
+            **{k: str(value.get(k, "")) for k in OTHERS},
         )
 
 

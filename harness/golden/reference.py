@@ -21,6 +21,10 @@ import numpy as np
 
 from harness.errors import Infrastructure
 from harness.errors import UsageFault
+from harness.golden.arithmetic import ARITHMETICS
+from harness.golden.arithmetic import EXACT
+from harness.golden.arithmetic import scheme_of
+from harness.golden.attention import attention_over
 from harness.golden.gap import relative_l2
 from harness.golden.identity import lm_head_of
 from harness.golden.prompts import PromptSet
@@ -28,10 +32,14 @@ from harness.golden.store import logits_of
 from harness.golden.tensors import TensorFile
 
 
-__all__ = ["ARITHMETICS", "Hidden", "PeftReference", "ReferenceContaminated"]
+__all__ = [
+    "Hidden",
+    "PeftReference",
+    "ReferenceContaminated",
+    "load_base",
+    "with_adapter",
+]
 
-# The reference itself, and the same in the arithmetic of a bf16 device.
-ARITHMETICS = ("float32", "bfloat16")
 # Logits from the stored states against the model's own: float32 rounding of one
 # product is 1e-6; soft-capping or an adapted lm_head changes them by 1e-2 and more.
 SAME_LOGITS = 1e-4
@@ -49,8 +57,7 @@ class Hidden:
     """Final hidden states after the last norm, one row per continuation token.
 
     :param exact: float32 `[rows, H]`.
-    :param device: the states in device arithmetic; bfloat16 values held as
-        float32, `[rows, H]`.
+    :param device: the states in device arithmetic, held as float32, `[rows, H]`.
     """
 
     exact: np.ndarray
@@ -61,12 +68,18 @@ class PeftReference:
     """A base in float32 and in device arithmetic, with and without adapters.
 
     :param base: checkpoint folder in Hugging Face form.
-    :raises UsageFault: the extra `reference` is not installed, or the base cannot
-        be loaded.
+    :param scheme: the arithmetic of the device.
+    :param device_base: the checkpoint that the device has, where it is another one:
+        the same base with its weights quantised and multiplied out.
+    :raises UsageFault: the extra `reference` is not installed, no such scheme, or a
+        base cannot be loaded.
     """
 
-    def __init__(self, base: Path) -> None:
-        self.base = base
+    def __init__(
+        self, base: Path, scheme: str = "bf16", device_base: Path | None = None
+    ) -> None:
+        scheme_of(scheme)
+        self._bases = {EXACT: base, scheme: device_base or base}
         self.versions = _versions()
         self._head = lm_head_of(base).astype(np.float32)
         self._first: dict[tuple[str, str], np.ndarray] = {}
@@ -85,15 +98,14 @@ class PeftReference:
     ) -> list[Hidden]:
         """`score` of several prompt sets with one load of the model."""
         parts: list[list[np.ndarray]] = []
-        for arithmetic in ARITHMETICS:
-            exact = arithmetic == "float32"
+        for arithmetic, base in self._bases.items():
             # Read anew, and dropped before the next one: two models of 8 GB do
             # not fit beside each other.
-            model = load_base(self.base, arithmetic)
+            model = load_base(base, arithmetic)
             self._check_base(model, arithmetic, sets[0])
             if adapter is not None:
                 model = with_adapter(model, adapter, arithmetic)
-            parts.append([self._hidden(model, s, exact) for s in sets])
+            parts.append([self._hidden(model, s, arithmetic) for s in sets])
             del model
             gc.collect()
         return [Hidden(*pair) for pair in zip(*parts, strict=True)]
@@ -101,19 +113,20 @@ class PeftReference:
     def _check_base(self, model: Any, arithmetic: str, prompts: PromptSet) -> None:
         """The base gives the bits it gave when it was first loaded."""
         sample = prompts.few(1, 8)
-        found = self._hidden(model, sample, check=False)
+        found = self._hidden(model, sample, arithmetic)
         first = self._first.setdefault((arithmetic, sample.digest), found)
         if not np.array_equal(first, found):
             raise ReferenceContaminated(
                 f"the {arithmetic} base differs from its first load",
-                where=str(self.base),
+                where=str(self._bases[arithmetic]),
                 cure="start again in a new process, and leave the base's files alone",
             )
 
-    def _hidden(self, model: Any, prompts: PromptSet, check: bool) -> np.ndarray:
-        """Float32 `[rows, H]`; `check` compares with the model's own logits."""
+    def _hidden(self, model: Any, prompts: PromptSet, arithmetic: str) -> np.ndarray:
+        """Float32 `[rows, H]`; exact ones are held against the model's own logits."""
         import torch
 
+        cached = ARITHMETICS[arithmetic].cache is not None
         seen: list[Any] = []
         head = model.get_output_embeddings()
         hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -122,10 +135,11 @@ class PeftReference:
             with torch.inference_mode():
                 for p in prompts:
                     ids = torch.tensor([p.tokens + p.continuation])
-                    logits = model(input_ids=ids, use_cache=False).logits[0]
+                    options = {"prompt_length": len(p.tokens)} if cached else {}
+                    logits = model(input_ids=ids, use_cache=False, **options).logits[0]
                     wanted = slice(len(p.tokens) - 1, ids.shape[1] - 1)
                     rows.append(seen.pop()[0][wanted].float().numpy())
-                    if check:
+                    if arithmetic == EXACT:
                         self._check_logits(rows[-1], logits[wanted].float().numpy())
         finally:
             hook.remove()
@@ -136,7 +150,7 @@ class PeftReference:
         if not gap <= SAME_LOGITS:
             raise UsageFault(
                 f"logits are not hidden states x lm_head (relative L2 {gap:.1e})",
-                where=str(self.base),
+                where=str(self._bases[EXACT]),
                 cure="an adapter on lm_head or a base that caps its logits has no "
                 "golden of this form",
             )
@@ -145,6 +159,8 @@ class PeftReference:
 def load_base(base: Path, arithmetic: str) -> Any:
     """The base's model of its own class, on the CPU, ready to score.
 
+    :param arithmetic: a name in `ARITHMETICS`; one with a KV cache of its own makes
+        a model that is called with `prompt_length`, the tokens of the prompt.
     :raises UsageFault: it cannot be loaded.
     """
     import torch
@@ -152,6 +168,11 @@ def load_base(base: Path, arithmetic: str) -> Any:
 
     console: Any = transformers.utils.logging
     console.disable_progress_bar()  # a library prints nothing
+    way = ARITHMETICS[arithmetic]
+    options: dict[str, Any] = {"dtype": getattr(torch, way.dtype)}
+    if way.cache is not None:
+        transformers.AttentionInterface.register(arithmetic, attention_over(way.cache))
+        options["attn_implementation"] = arithmetic
     try:
         config = transformers.AutoConfig.from_pretrained(base, local_files_only=True)
         names = list(getattr(config, "architectures", None) or [])
@@ -159,10 +180,7 @@ def load_base(base: Path, arithmetic: str) -> Any:
         if "Qwen3VLForConditionalGeneration" in names:
             kind = transformers.Qwen3VLForConditionalGeneration
         model, notes = kind.from_pretrained(
-            base,
-            dtype=getattr(torch, arithmetic),
-            local_files_only=True,
-            output_loading_info=True,
+            base, local_files_only=True, output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UsageFault(
@@ -191,7 +209,7 @@ def with_adapter(model: Any, adapter: Path, arithmetic: str) -> Any:
     import peft
     import torch
 
-    exact = arithmetic == "float32"
+    exact = arithmetic == EXACT
     try:
         config = peft.PeftConfig.from_pretrained(str(adapter))
         config.inference_mode = True

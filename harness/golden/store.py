@@ -3,12 +3,13 @@
 Layout of a golden folder::
 
     golden.json                 `harness.golden.index.GoldenIndex`
-    states/NAME.safetensors     `hidden` float32 and `hidden_device` bfloat16,
-                                `[rows, H]`, after the last norm
+    states/NAME.safetensors     `hidden` float32 and `hidden_device` in the dtype of
+                                the scheme, `[rows, H]`, after the last norm
 
 Logits are made on load as hidden x lm_head^T in float32, with the lm_head of the
 base: the full vocabulary at a fraction of its size. The device's lm_head likewise
-multiplies bfloat16 values, accumulates in float32 and gives float32.
+multiplies its values and accumulates in float32; what it gives is rounded to the
+dtype of the scheme's logits (`harness.golden.arithmetic`).
 """
 
 from __future__ import annotations
@@ -21,25 +22,23 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from harness.errors import UsageFault
-from harness.golden.identity import config_digest
-from harness.golden.identity import lm_head_digest
+from harness.golden.arithmetic import scheme_of
 from harness.golden.identity import lm_head_of
-from harness.golden.identity import weights_digest
 from harness.golden.index import MAKE
 from harness.golden.index import NAME
+from harness.golden.index import STATES
 from harness.golden.index import AdapterEntry
 from harness.golden.index import GoldenIndex
-from harness.golden.index import StateFile
 from harness.golden.prompts import PromptSet
 from harness.golden.scores import Scores
 from harness.golden.tensors import TensorFile
 
 
-__all__ = ["STATES", "GoldenMissing", "GoldenStore", "Reference", "logits_of"]
+__all__ = ["GoldenMissing", "GoldenStore", "Reference", "logits_of"]
 
-STATES = "states"
 # Rows of logits made at a time: 256 x 151,936 float32 are 148 MiB.
 ROWS = 256
 
@@ -76,27 +75,44 @@ class Reference:
 
 
 class GoldenStore:
-    """A golden folder that was checked, together with the base it is for."""
+    """A golden folder that was checked, together with the base it is for.
 
-    def __init__(self, folder: Path, base: Path, index: GoldenIndex) -> None:
-        """Use `open`; this checks nothing."""
+    :param reference_base: that base's folder.
+    """
+
+    def __init__(self, folder: Path, reference_base: Path, index: GoldenIndex) -> None:
+        """Use `open`; this checks no file."""
         self.folder = folder
+        self.reference_base = reference_base
         self.index = index
-        self._base = base
+        self._device_logits = scheme_of(index.scheme).logits
         self._references: dict[tuple[str, str], Reference] = {}
 
     @classmethod
-    def open(cls, folder: Path, base: Path) -> GoldenStore:
-        """Open a golden for the base in folder `base`.
+    def open(cls, folder: Path, base: Path, *others: Path) -> GoldenStore:
+        """Open a golden for the base in folder `base`, or in one of `others`.
+
+        A board that quantises has two bases: the one it was given and that one
+        multiplied out. `reference_base` is the first the golden is for.
 
         :raises UsageFault: a file is missing, malformed or damaged, or the golden
-            is for another base.
+            is for none of these bases.
         """
-        store = cls(folder, base, GoldenIndex.read(folder))
-        store._check_base()
-        for state in store.index.states.values():
-            store._check_file(state)
-        return store
+        index = GoldenIndex.read(folder)
+        differences = []
+        for candidate in (base, *others):
+            if difference := index.difference(candidate):
+                differences.append(difference)
+                continue
+            for state in index.states.values():
+                state.check(folder / STATES)
+            return cls(folder, candidate, index)
+        made = f" made from weights {index.source[:12]}" if index.source else ""
+        raise UsageFault(
+            f"the golden is for a base{made} with {'; with '.join(differences)}",
+            where=str(folder / NAME),
+            cure=f"give the base it was made for, or {MAKE}",
+        )
 
     @property
     def base_digest(self) -> str:
@@ -110,7 +126,7 @@ class GoldenStore:
 
     @property
     def scheme(self) -> str:
-        """The device arithmetic of `Reference.device`, such as `bf16`."""
+        """The device arithmetic of `Reference.device`, `bf16` or `w4a16`."""
         return self.index.scheme
 
     @property
@@ -132,11 +148,12 @@ class GoldenStore:
     def key(self) -> str:
         """sha256 over all that a result derived from this golden may depend on.
 
-        The base, the scheme, the prompts and the versions of the reference; add an
+        The bases, the scheme, the prompts and the versions of the reference; add an
         adapter's digest for what is derived from that adapter.
         """
         parts = [
             sorted(self.index.base.items()),
+            self.index.device_base,
             self.scheme,
             self.prompts.digest,
             sorted(self.versions.items()),
@@ -197,7 +214,7 @@ class GoldenStore:
     @cached_property
     def lm_head(self) -> np.ndarray:
         """The base's output projection widened, float32 `[vocab, H]`."""
-        return lm_head_of(self._base).astype(np.float32)
+        return lm_head_of(self.reference_base).astype(np.float32)
 
     def _domain(self, domain: str | None) -> str:
         if domain is None:
@@ -220,12 +237,14 @@ class GoldenStore:
             file = TensorFile(self.folder / STATES / state.file)
             prompts = self.index.domains[domain] if domain else self.prompts
             self._references[key] = Reference(
-                self._scores(file, "hidden", prompts),
-                self._scores(file, "hidden_device", prompts),
+                self._scores(file, "hidden", prompts, np.float32),
+                self._scores(file, "hidden_device", prompts, self._device_logits),
             )
         return self._references[key]
 
-    def _scores(self, file: TensorFile, name: str, prompts: PromptSet) -> Scores:
+    def _scores(
+        self, file: TensorFile, name: str, prompts: PromptSet, dtype: DTypeLike
+    ) -> Scores:
         hidden = file.array(name)
         if hidden.shape != (prompts.rows, self.lm_head.shape[1]):
             raise UsageFault(
@@ -233,56 +252,27 @@ class GoldenStore:
                 where=str(file.path),
                 cure=MAKE,
             )
-        logits = logits_of(hidden, self.lm_head)
+        logits = logits_of(hidden, self.lm_head, dtype)
         logits.setflags(write=False)  # shared by everyone who asks
         return Scores(prompts, logits)
-
-    def _check_base(self) -> None:
-        for what, digest in (
-            ("config", config_digest),
-            ("lm_head", lm_head_digest),
-            ("weights", weights_digest),
-        ):
-            want, found = self.index.base[what], digest(self._base)
-            if want != found:
-                raise UsageFault(
-                    f"the golden is for a base with {what} {want[:12]}, "
-                    f"{self._base} has {found[:12]}",
-                    where=str(self.folder / NAME),
-                    cure=f"give the base it was made for, or {MAKE}",
-                )
-
-    def _check_file(self, state: StateFile) -> None:
-        path = self.folder / STATES / state.file
-        digest = hashlib.sha256()
-        try:
-            with path.open("rb") as file:
-                while piece := file.read(1 << 20):
-                    digest.update(piece)
-        except OSError as error:
-            raise UsageFault(
-                f"cannot read: {error.strerror or error}", where=str(path), cure=MAKE
-            ) from error
-        if digest.hexdigest() != state.sha256:
-            raise UsageFault(
-                "damaged: its sha256 is not the one in golden.json",
-                where=str(path),
-                cure=f"copy it again from its source, or {MAKE}",
-            )
 
     def _missing(self, cause: str) -> GoldenMissing:
         return GoldenMissing(cause, where=str(self.folder), cure=MAKE)
 
 
-def logits_of(hidden: np.ndarray, lm_head: np.ndarray) -> np.ndarray:
-    """hidden x lm_head^T in float32, `[rows, vocab]`.
+def logits_of(
+    hidden: np.ndarray, lm_head: np.ndarray, dtype: DTypeLike = np.float32
+) -> np.ndarray:
+    """hidden x lm_head^T, summed in float32, float32 `[rows, vocab]`.
 
     :param hidden: `[rows, H]`, any float dtype; widened exactly.
     :param lm_head: float32 `[vocab, H]`.
+    :param dtype: that the logits are rounded to.
     """
     wide = hidden.astype(np.float32)
     logits = np.empty((len(wide), len(lm_head)), np.float32)
     for start in range(0, len(wide), ROWS):
         rows = slice(start, start + ROWS)
         np.matmul(wide[rows], lm_head.T, out=logits[rows])
+        logits[rows] = logits[rows].astype(dtype, copy=False)
     return logits
