@@ -21,15 +21,17 @@ from typing import Any
 import asyncssh
 
 from harness.errors import UsageFault
-from harness.simulator.bm1688.device import FAULT_FILE
-from harness.simulator.bm1688.device import ROOT
+from harness.simulator.board import FAULT_FILE
+from harness.simulator.board import ROOT
+from harness.simulator.faults.catalogue import PLATFORMS
+from harness.simulator.faults.catalogue import Fault
+from harness.simulator.faults.catalogue import OfAnotherPlatform
 from harness.simulator.faults.catalogue import find
 
 
 __all__ = ["main"]
 
 USER = "board"
-PLATFORMS = ("bm1688",)
 REPOSITORY = Path(__file__).resolve().parents[2]
 # A model of gigabytes passes in pieces of this size, a whole SSH window of ours.
 PIECE = 1 << 20
@@ -151,18 +153,25 @@ def _kill(group: int) -> None:
         pass
 
 
-def prepare(root: Path, python: str, fault: str | None) -> str | None:
-    """Lay out a board's root: `bin/python3`, `site/bmrt.py`, the fault.
+# The vendor's modules on a board, each ours under its name: file, what is in it.
+MODULES = {
+    "bm1688": {"bmrt.py": "harness.simulator.bm1688.bmrt"},
+    "rk1828": {
+        "rknn3lite/__init__.py": "",
+        "rknn3lite/api/__init__.py": "harness.simulator.rk1828.api",
+        "rknn3lite/api/rknn3_types.py": "harness.simulator.rk1828.types",
+    },
+}
 
-    :returns: `FILE:Class` of a faulty loader.
-    :raises UsageFault: there is no such fault.
-    """
-    chosen = find(fault) if fault else None
+
+def prepare(root: Path, platform: str, python: str, fault: Fault | None) -> None:
+    """Lay out a board's root: `bin/python3`, the vendor's modules, the fault."""
     for folder in ("bin", "site", "work"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / "site" / "bmrt.py").write_text(
-        "from harness.simulator.bm1688.bmrt import *  # noqa: F403\n"
-    )
+    for place, module in MODULES[platform].items():
+        file = root / "site" / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"from {module} import *  # noqa: F403\n" if module else "")
     # Behind whatever the command brings along, as site-packages would be.
     path = f"{root / 'site'}:{REPOSITORY}:{Path.cwd()}"
     command = root / "bin" / "python3"
@@ -172,12 +181,11 @@ def prepare(root: Path, python: str, fault: str | None) -> str | None:
         f'exec {shlex.quote(python)} "$@"\n'
     )
     command.chmod(0o755)
-    if chosen is not None and chosen.where == "device":
-        (root / FAULT_FILE).write_text(json.dumps({"device": chosen.spec}))
-    return chosen.file if chosen is not None and chosen.where == "loader" else None
+    if fault is not None and fault.where == "device":
+        (root / FAULT_FILE).write_text(json.dumps({"device": fault.spec}))
 
 
-async def serve(root: Path, loader: str | None) -> None:
+async def serve(root: Path, fault: Fault | None) -> None:
     """Serve until stdin ends."""
     keys = root / "keys"
     keys.mkdir(mode=0o700, exist_ok=True)
@@ -220,7 +228,8 @@ async def serve(root: Path, loader: str | None) -> None:
         "identity": str(keys / "identity"),
         "known_hosts": str(keys / "known_hosts"),
         "workdir": str(root / "work"),
-        "loader": loader,
+        "loader": fault.file if fault and fault.where == "loader" else None,
+        "bundler": fault.spec if fault and fault.where == "converter" else None,
     }
     print(json.dumps(told), flush=True)
     try:
@@ -250,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status, 2 for a mistake in the options."""
     parser = argparse.ArgumentParser(prog="farm", description=__doc__)
     parser.add_argument("--board", required=True, help="Its name")
-    parser.add_argument("--platform", required=True, help="bm1688")
+    parser.add_argument("--platform", required=True, help="bm1688 or rk1828")
     parser.add_argument("--root", required=True, type=Path, help="Its root folder")
     parser.add_argument("--fault", help="A built-in fault, or module:Class")
     parser.add_argument("--python", default=sys.executable, help="Its python3")
@@ -262,13 +271,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageFault(
                 f"no simulated {options.platform!r}", cure=f"one of {PLATFORMS}"
             )
-        loader = prepare(root, options.python, options.fault)
+        fault = find(options.fault, options.platform) if options.fault else None
+        prepare(root, options.platform, options.python, fault)
     except UsageFault as error:
-        told = {"refused": error.cause, "cure": error.cure}
+        told = {
+            "refused": error.cause,
+            "cure": error.cure,
+            "elsewhere": isinstance(error, OfAnotherPlatform),
+        }
         print(json.dumps(told), flush=True)
         return 2
     os.chdir(root)  # where relative paths of commands and files start
-    asyncio.run(serve(root, loader))
+    asyncio.run(serve(root, fault))
     return 0
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import os
 from typing import Dict
 from typing import NamedTuple
 from typing import Optional
 
 import numpy as np
 
+from .. import board
 from ..precision import Precision
 from .memory import Piece
 
 
-__all__ = ["FAULT_FILE", "ROOT", "Device", "Where", "chosen"]
-
-# The board's root folder, set by whoever starts the board.
-ROOT = "SIMULATED_BOARD_ROOT"
-FAULT_FILE = "fault.json"
+__all__ = ["Device", "Where", "chosen"]
 
 
 class Where(NamedTuple):
@@ -30,21 +24,11 @@ class Where(NamedTuple):
     module: str
 
 
-class Device:
+class Device(board.Device):
     """A sound device. A fault overrides one of its methods.
 
-    :param precision: the arithmetic of the compiled model.
+    Weights of the base are asked for net by net.
     """
-
-    def __init__(self, precision: Precision) -> None:
-        self.precision = precision
-
-    def base(self, weights: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        """The weights of one net as they take effect.
-
-        :param weights: float32 by full name, fresh copies; `[out, in]` for linears.
-        """
-        return weights
 
     def branch(
         self,
@@ -81,20 +65,7 @@ class Device:
     def launch(self, net: str) -> None:
         """A launch begins."""
 
-    def logits(self, logits: np.ndarray) -> np.ndarray:
-        """What the lm_head net hands out, float32 `[1, vocab]`."""
-        return logits
-
 
 def chosen(precision: Precision) -> Device:
     """The device that this board's root asks for, the sound one by default."""
-    root = os.environ.get(ROOT)
-    path = os.path.join(root, FAULT_FILE) if root else ""
-    if not path or not os.path.exists(path):
-        return Device(precision)
-    with open(path, encoding="utf-8") as file:
-        module, _, name = json.load(file)["device"].partition(":")
-    device = getattr(importlib.import_module(module), name)(precision)
-    if not isinstance(device, Device):
-        raise TypeError("%s:%s is no Device" % (module, name))
-    return device
+    return board.chosen(Device)(precision)

@@ -8,8 +8,8 @@ from typing import Tuple
 
 import numpy as np
 
+from ..headed import ALIGN
 from ..precision import bf16_values
-from .modelfile import ALIGN
 
 
 __all__ = ["Pair", "Piece", "as_bytes"]

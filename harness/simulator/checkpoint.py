@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint as the simulated compiler reads it, or refuses it."""
+"""A Hugging Face checkpoint as the simulated compilers read it, or refuse it."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ class Checkpoint:
     """
 
     def __init__(self, base: Path) -> None:
-        config = _config(base)
-        self.architecture = _architecture(base, config)
-        self._files = _files(base)
+        self.config = _config(base)
+        self.architecture = _architecture(base, self.config)
+        # Every tensor of the checkpoint, the vision tower's too, by its name.
+        self.files = _files(base)
         # Tensors of the model in order, each with the checkpoint's name of it.
-        self.sources = _sources(base, self.architecture, config, self._files)
+        self.sources = _sources(base, self.architecture, self.config, self.files)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor of the model."""
         source = self.sources[name]
-        return self._files[source].tensors[source].shape
+        return self.files[source].tensors[source].shape
 
     def array(self, name: str) -> np.ndarray:
         """A tensor of the model in the checkpoint's dtype."""
         source = self.sources[name]
-        return self._files[source].array(source)
+        return self.files[source].array(source)
 
 
 def _config(base: Path) -> dict[str, Any]:

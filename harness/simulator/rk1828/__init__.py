@@ -1,0 +1,1 @@
+"""A simulated Rockchip RK1828 behind its host, and the vendor's package for it."""
