@@ -36,6 +36,7 @@ HELLO: dict[str, Any] = {
         "scope": "process",
         "runtime_scale": False,
         "max_adapters": 1,
+        "max_active": 1,
         "max_sessions": 2,
         "max_prompt": 16,
         "max_context": 32,
@@ -198,6 +199,7 @@ def test_control_characters_do_not_get_through() -> None:
 
 SCORE = lambda r: r.session().score([1], [1, 2], "prefill")  # noqa: E731
 GENERATE = lambda r: r.session().generate([1], 2)  # noqa: E731
+REPORTED = lambda r: r.session().reported()  # noqa: E731
 LOGITS = np.zeros((2, 8), np.float32)
 
 
@@ -217,10 +219,12 @@ LOGITS = np.zeros((2, 8), np.float32)
         (GENERATE, ({}, {"tokens": np.array([1, 8], "<i4")})),
         (GENERATE, ({}, {"tokens": np.array([1, -1], "<i4")})),
         (GENERATE, ({}, {"tokens": np.array([1, 1], "<f4")})),
-        (lambda r: r.adapters(), ({}, {})),
-        (lambda r: r.adapters(), ({"adapters": ["a"]}, {})),
-        (lambda r: r.adapters(), ({"adapters": {"a": "1"}}, {})),
-        (lambda r: r.adapters(), b'\x28\0\0\0{"id":1,"ok":true,"adapters":{"a":NaN}} '),
+        (REPORTED, ({}, {})),
+        (REPORTED, ({"adapters": ["a"]}, {})),
+        (REPORTED, ({"adapters": {"a": "1"}}, {})),
+        (REPORTED, ({"adapters": {"a": True}}, {})),
+        (REPORTED, ({"adapters": {"a": "NaN"}}, {})),
+        (REPORTED, b'\x28\0\0\0{"id":2,"ok":true,"adapters":{"a":NaN}} '),
         (lambda r: r.memory(), ({"memory": {"used": -1}}, {})),
         (lambda r: r.memory(), ({"memory": {"used": 1.5}}, {})),
         (lambda r: r.slots(), ({"slots": [{}]}, {})),
@@ -262,6 +266,25 @@ def test_not_finite_logits_are_passed_on() -> None:
     assert np.isnan(SCORE(runtime(say)[0])).all()
 
 
+def test_a_scale_may_be_no_number() -> None:
+    """Whether it is taken is for the board to say; both ways, since JSON has no NaN."""
+    asked: list[Any] = []
+
+    def say(request: dict[str, Any]) -> Answer:
+        asked.append(request.get("adapters"))
+        return {"session": 1, "adapters": asked[-1]}, {}
+
+    scales = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.5}
+    session = runtime(say)[0].session()
+    session.activate(scales)
+    assert asked[-1] == {"a": "nan", "b": "inf", "c": "-inf", "d": 0.5}
+
+    def tell(request: dict[str, Any]) -> Answer:
+        return {"session": 1, "adapters": asked[-1]}, {}
+
+    assert str(runtime(tell)[0].session().reported()) == str(scales)
+
+
 def test_a_refusal_has_the_vendors_code_and_one_line() -> None:
     error = {"kind": "refused", "code": "-22\x1b", "text": "two\nlines\x07"}
     liar, process = runtime(lambda request: ({"ok": False, "error": error}, {}))
@@ -287,7 +310,7 @@ def test_a_reset_that_is_refused_leaves_no_reply_behind() -> None:
     liar, _ = runtime(say)
     session = liar.session()
     with pytest.raises(RuntimeRefused, match="liar, reset: not now"):
-        session.score([1], [1, 2], "prefill", fresh=True)
+        session.score([1], [1, 2], "prefill", cache="cleared")
     assert asked == ["session", "reset", "score"]
     assert liar.memory() == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from harness.errors import UsageFault
 from harness.probes.wire import read_frame
 from harness.runtimes.patience import Patience
 from harness.runtimes.remote import RemoteRuntime
+from harness.runtimes.runtime import Cache
 from harness.runtimes.session import RemoteSession
 
 
@@ -62,7 +64,7 @@ def runtime(board: LocalBoard) -> Iterator[RemoteRuntime]:
 def session(runtime: RemoteRuntime) -> Iterator[RemoteSession]:
     session = runtime.session()
     yield session
-    session.deactivate()
+    session.activate({})
     session.close()
 
 
@@ -137,6 +139,20 @@ def test_sessions_have_caches_of_their_own(runtime: RemoteRuntime) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("cache", ["cleared", "new"])
+def test_a_prompt_may_begin_a_conversation(
+    session: RemoteSession, cache: Cache
+) -> None:
+    whole = session.score(PROMPT, CONTINUATION, "decode")
+    rest = session.score(PROMPT, CONTINUATION, "decode")
+    assert not np.array_equal(rest, whole)
+    again = session.score(PROMPT, CONTINUATION, "decode", cache=cache)
+    assert np.array_equal(again, whole)
+    tokens = session.generate(PROMPT, 4, cache=cache)
+    assert tokens[0] == whole[0].argmax()
+    assert session.generate(PROMPT, 4, cache=cache) == tokens
+
+
 def test_generate_is_the_greedy_path(session: RemoteSession) -> None:
     tokens = session.generate(PROMPT, 6)
     session.reset()
@@ -149,31 +165,37 @@ def test_an_adapter_comes_and_goes(
 ) -> None:
     base = session.score(PROMPT, CONTINUATION, "prefill")
     runtime.load(str(ADAPTERS / "r8-all"), "mine")
-    assert runtime.adapters() == {}
-    session.activate("mine")
-    assert runtime.adapters() == {"mine": 1.0}
+    assert session.reported() == {}
+    session.activate({"mine": 1.0})
+    assert session.reported() == {"mine": 1.0}
     session.reset()
     loaded = session.score(PROMPT, CONTINUATION, "prefill")
     assert np.abs(loaded - base).max() > 0.1
     runtime.load(str(ADAPTERS / "r4-qv"), "mine")
-    session.activate("mine")
+    session.activate({"mine": 1.0})
     session.reset()
     assert not np.array_equal(session.score(PROMPT, CONTINUATION, "prefill"), loaded)
-    session.deactivate()
-    assert runtime.adapters() == {}
+    session.activate({})
+    assert session.reported() == {}
     session.reset()
     assert np.array_equal(session.score(PROMPT, CONTINUATION, "prefill"), base)
     runtime.unload("mine")
     with pytest.raises(RuntimeRefused, match="mine") as refused:
-        session.activate("mine")
+        session.activate({"mine": 1.0})
     assert refused.value.vendor_code == "unknown-adapter"
 
 
 @pytest.mark.parametrize(
     ("code", "ask"),
     [
-        ("unsupported-scale", lambda r, s: s.activate("known", 2.0)),
-        ("unknown-adapter", lambda r, s: s.activate("nobody")),
+        ("unsupported-scale", lambda r, s: s.activate({"known": 2.0})),
+        ("unsupported-scale", lambda r, s: s.activate({"known": math.nan})),
+        ("too-many-adapters", lambda r, s: s.activate({"known": 1.0, "other": 1.0})),
+        ("request", lambda r, s: r.activate({"known": 1.0})),
+        ("unsupported", lambda r, s: r.renew(str(ADAPTERS))),
+        ("unsupported", lambda r, s: s.save_cache("a")),
+        ("unsupported", lambda r, s: s.load_cache("a")),
+        ("unknown-adapter", lambda r, s: s.activate({"nobody": 1.0})),
         ("unknown-adapter", lambda r, s: r.unload("nobody")),
         ("name", lambda r, s: r.load(str(ADAPTERS / "r8-all"), "../../etc")),
         ("name", lambda r, s: r.load(str(ADAPTERS / "r8-all"), ".hidden")),
@@ -268,15 +290,16 @@ def test_an_exit_is_a_death(mortal: RemoteRuntime) -> None:
 def test_a_hang_ends_in_time_and_a_restart_helps(mortal: RemoteRuntime) -> None:
     mortal.load(str(ADAPTERS / "r8-all"), "mine")
     session = mortal.session()
-    session.activate("mine")
+    session.activate({"mine": 1.0})
     begin = time.monotonic()
     with pytest.raises(RuntimeHung, match=r"no reply in 1\.5 s"):
         session.score([HANG], [1], "prefill")
     assert time.monotonic() - begin < 8
     mortal.restart()
-    assert mortal.adapters() == {}
+    session = mortal.session()
+    assert session.reported() == {}
     with pytest.raises(RuntimeRefused):
-        mortal.session().activate("mine")
+        session.activate({"mine": 1.0})
 
 
 LOADERS = """
@@ -326,21 +349,21 @@ def test_a_products_loader_is_asked(board: LocalBoard, product: str) -> None:
         for name in ("value", "ours", "exit", "hard", "fine"):
             runtime.load(str(ADAPTERS / "r8-all"), name)
         with pytest.raises(RuntimeRefused, match="no such thing") as refused:
-            session.activate("value")
+            session.activate({"value": 1.0})
         assert refused.value.vendor_code == "ValueError"
         with pytest.raises(RuntimeRefused, match="several lines") as refused:
-            session.activate("ours")
+            session.activate({"ours": 1.0})
         assert refused.value.vendor_code == "-7"
         with pytest.raises(RuntimeRefused, match="device lost"):
-            session.deactivate()
-        session.activate("fine")
-        assert runtime.adapters() == {"fine": 1.0}
+            session.activate({})
+        session.activate({"fine": 1.0})
+        assert session.reported() == {"fine": 1.0}
         with pytest.raises(RuntimeDied, match="exit status 3"):
-            session.activate("exit")
+            session.activate({"exit": 1.0})
     with board.runtime(f"{product}:Broken", SHORT) as runtime:
         runtime.load(str(ADAPTERS / "r8-all"), "hard")
         with pytest.raises(RuntimeDied, match="exit status 4"):
-            runtime.session().activate("hard")
+            runtime.session().activate({"hard": 1.0})
 
 
 def test_a_products_loader_may_build_on_ours(board: LocalBoard, product: str) -> None:
@@ -348,7 +371,7 @@ def test_a_products_loader_may_build_on_ours(board: LocalBoard, product: str) ->
         session = runtime.session()
         base = session.score(PROMPT, CONTINUATION, "prefill")
         runtime.load(str(ADAPTERS / "r8-all"), "a")
-        session.activate("a")
+        session.activate({"a": 1.0})
         session.reset()
         assert np.array_equal(session.score(PROMPT, CONTINUATION, "prefill"), base)
         assert runtime.read_slot(runtime.slots()[0].name).any()
@@ -356,7 +379,7 @@ def test_a_products_loader_may_build_on_ours(board: LocalBoard, product: str) ->
 
 def test_a_loader_as_a_module_of_the_board(board: LocalBoard) -> None:
     with board.runtime("probes.loader:Loader", SHORT) as runtime:
-        assert runtime.adapters() == {}
+        assert runtime.session().reported() == {}
 
 
 def test_what_keeps_it_from_starting_is_told(

@@ -5,10 +5,7 @@ python3 -m probes.bm1688 --model FILE [--loader FILE:Class] [--workdir DIR]
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
-import re
 import sys
 from typing import Any
 from typing import Dict
@@ -16,8 +13,10 @@ from typing import List
 from typing import Optional
 from typing import Set
 
-import numpy as np
-
+from .board import Board
+from .board import arguments
+from .board import run
+from .board import vendor_module
 from .digest import file_digest
 from .loader import Loader
 from .product import Product
@@ -27,20 +26,11 @@ from .program import Program
 from .server import Refused
 from .server import Reply
 from .server import Request
-from .server import Stream
-from .server import failure
-from .server import serve
 from .slots import Slots
-from .wire import VERSION
-from .wire import write_frame
 
 
 __all__ = ["main"]
 
-# Each conversation keeps its own KV cache in the probe's memory: 28 layers, a
-# context of 2,048 and eight heads of 128 take 450 MB.
-SESSIONS = 8
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # What a slot is described by; the rest is for loaders on the board.
 TOLD = (
     "name",
@@ -55,20 +45,25 @@ TOLD = (
 )
 
 
-class Board:
-    """A loaded model, its loader and its conversations; one method an operation.
+class Bm1688(Board[Conversation]):
+    """A loaded model, its loader and its conversations.
 
     :raises Refused: the model or the loader could not be loaded.
     """
 
-    def __init__(self, bmrt: Any, model: str, loader: str, workdir: str) -> None:
+    platform = "bm1688"
+    # Each conversation keeps its own KV cache in the probe's memory: 28 layers, a
+    # context of 2,048 and eight heads of 128 take 450 MB.
+    sessions = 8
+
+    def __init__(self, model: str, loader: str, workdir: str) -> None:
+        super().__init__()
+        bmrt = vendor_module("bmrt")
         self._error = bmrt.BmrtError
         self._model = model
         self._workdir = workdir
         self._adapters = os.path.join(workdir, "adapters")
         self._names: Set[str] = set()
-        self._sessions: Dict[int, Conversation] = {}
-        self._next = 1
         make = product_class(loader) if loader else Loader
         try:
             self._runtime = bmrt.Runtime(0)
@@ -79,11 +74,15 @@ class Board:
             raise self._refusal(error) from error
         self._loader = Product(make, self._slots)
 
-    def hello(self) -> Dict[str, Any]:
-        """The first frame: who answers, with what, and what it can do."""
+    def versions(self) -> Dict[str, object]:
+        """As the runtime reports them."""
+        return dict(self._runtime.versions)
+
+    def model(self) -> Dict[str, object]:
+        """Facts on the loaded model."""
         program = self._program
         ranks = {s["reserved_rank"] for s in self._slots.slots()}
-        model = {
+        return {
             "file": os.path.basename(self._model),
             "digest": file_digest(
                 self._model, os.path.join(self._workdir, "model-digest.json")
@@ -98,40 +97,36 @@ class Board:
             "max_context": program.max_context,
             "reserved_rank": max(ranks, default=0),
         }
-        versions = dict(self._runtime.versions)
-        versions.update(python=platform.python_version(), numpy=np.__version__)
+
+    def capabilities(self) -> Dict[str, object]:
+        """What it can do."""
         return {
-            "hello": VERSION,
-            "platform": "bm1688",
-            "versions": {k: str(v) for k, v in versions.items()},
-            "model": {k: str(v) for k, v in model.items()},
-            "capabilities": {
-                "phases": ["prefill", "decode"],
-                # Also of a model compiled without: then the list is empty.
-                "slots_readable": True,
-                "scope": "process",
-                "runtime_scale": False,
-                # One set of slots: `load` only gives a folder a name.
-                "max_adapters": 1,
-                "max_sessions": SESSIONS,
-                "max_prompt": program.max_input,
-                "max_context": program.max_context,
-                "chunk": 0,
-                "cache_files": False,
-            },
-            "python": platform.python_version(),
+            "phases": ["prefill", "decode"],
+            # Also of a model compiled without: then the list is empty.
+            "slots_readable": True,
+            "scope": "process",
+            "runtime_scale": False,
+            # One set of slots: `load` only gives a folder a name.
+            "max_adapters": 1,
+            "max_active": 1,
+            "max_prompt": self._program.max_input,
+            "max_context": self._program.max_context,
+            "chunk": 0,
+            "cache_files": False,
+            "context_switch": False,
+            "bundles": False,
         }
 
+    def converse(self) -> Conversation:
+        """A new conversation."""
+        return Conversation(self._program)
+
     def handle(self, op: str, request: Request) -> Reply:
-        """Answer one request."""
-        method = getattr(self, "op_" + op, None)
-        if method is None:
-            raise Refused("request", "no operation %.40r" % op)
+        """Answer one request; the vendor's errors are refusals."""
         try:
-            reply: Reply = method(request)
+            return super().handle(op, request)
         except self._error as error:
             raise self._refusal(error) from error
-        return reply
 
     def close(self) -> None:
         """Give the device back."""
@@ -141,24 +136,13 @@ class Board:
     def _refusal(error: Any) -> Refused:
         return Refused(str(error.code), str(error.text))
 
-    def _session(self, request: Request) -> Conversation:
-        session = self._sessions.get(request.integer("session"))
-        if session is None:
-            raise Refused("unknown-session", "no such session")
-        return session
-
     def _link(self, name: str) -> str:
         return os.path.join(self._adapters, name)
 
     # Operations
 
-    def op_ping(self, request: Request) -> Reply:
-        return {}, {}
-
     def op_load(self, request: Request) -> Reply:
-        name, path = request.text("name"), request.text("path")
-        if not NAME.fullmatch(name):
-            raise Refused("name", "%.40r is no name for an adapter" % name)
+        name, path = request.file_name("name"), request.text("path")
         if not os.path.isdir(path):
             raise Refused("no-folder", "%s is no folder" % path)
         # A product that compares paths must see the same one for a new content.
@@ -172,64 +156,35 @@ class Board:
         return {}, {}
 
     def op_unload(self, request: Request) -> Reply:
-        name = self._known(request)
+        name = request.text("name")
+        self._check_known(name)
         os.unlink(self._link(name))
         self._names.discard(name)
         return {}, {}
 
-    def _known(self, request: Request) -> str:
-        name = request.text("name")
+    def op_activate(self, request: Request) -> Reply:
+        self.session(request)
+        adapters = request.scales("adapters")
+        if len(adapters) > 1:
+            raise Refused("too-many-adapters", "the slots hold one adapter at a time")
+        for name in adapters:
+            self._check_known(name)
+        if any(scale != 1.0 for scale in adapters.values()):
+            raise Refused("unsupported-scale", "the slots have no scale of their own")
+        if not adapters:
+            self._loader.clear()
+        for name in adapters:
+            self._loader.load(self._link(name))
+        return {}, {}
+
+    def _check_known(self, name: str) -> None:
         if name not in self._names:
             raise Refused("unknown-adapter", "no adapter %.80r" % name)
-        return name
 
-    def op_adapters(self, request: Request) -> Reply:
+    def op_reported(self, request: Request) -> Reply:
+        self.session(request)
         loaded = self._loader.loaded
         return {"adapters": {loaded: 1.0} if loaded else {}}, {}
-
-    def op_session(self, request: Request) -> Reply:
-        if len(self._sessions) >= SESSIONS:
-            raise Refused("too-many-sessions", "%d sessions are open" % SESSIONS)
-        number = self._next
-        self._next += 1
-        self._sessions[number] = Conversation(self._program)
-        return {"session": number}, {}
-
-    def op_close_session(self, request: Request) -> Reply:
-        self._session(request)
-        del self._sessions[request.integer("session")]
-        return {}, {}
-
-    def op_activate(self, request: Request) -> Reply:
-        self._session(request)
-        name = self._known(request)
-        if request.number("scale") != 1.0:
-            raise Refused("unsupported-scale", "the slots have no scale of their own")
-        self._loader.load(self._link(name))
-        return {}, {}
-
-    def op_deactivate(self, request: Request) -> Reply:
-        self._session(request)
-        self._loader.clear()
-        return {}, {}
-
-    def op_score(self, request: Request) -> Reply:
-        session, phase = self._session(request), request.text("phase")
-        if phase not in ("prefill", "decode"):
-            raise Refused("request", "phase is %.40r" % phase)
-        logits = session.score(
-            request.tokens("prompt"), request.tokens("continuation"), phase == "decode"
-        )
-        return {}, {"logits": logits}
-
-    def op_generate(self, request: Request) -> Reply:
-        session = self._session(request)
-        tokens = session.generate(request.tokens("prompt"), request.integer("n"))
-        return {}, {"tokens": tokens}
-
-    def op_reset(self, request: Request) -> Reply:
-        self._session(request).reset()
-        return {}, {}
 
     def op_slots(self, request: Request) -> Reply:
         slots = [{k: s[k] for k in TOLD} for s in self._slots.slots()]
@@ -246,37 +201,12 @@ class Board:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Run until stdin ends; the exit status is 0, 1 where nothing could start."""
-    parser = argparse.ArgumentParser(prog="probes.bm1688", description=__doc__)
-    parser.add_argument("--model", required=True, help="The compiled model")
+    parser = arguments(Bm1688.platform, __doc__, "The compiled model")
     parser.add_argument(
         "--loader", default="", help="FILE:Class or module:Class of the loader"
     )
-    parser.add_argument("--workdir", default=".", help="Folder for links to adapters")
     options = parser.parse_args(argv)
-    stream = Stream()
-    try:
-        import bmrt  # prints while it loads, so not before the stream is ours
-    except (ImportError, OSError) as error:
-        refusal = failure(0, "setup", "no-bmrt", "the vendor's module bmrt: %s" % error)
-        write_frame(stream.write, refusal)
-        return 1
-    try:
-        board = Board(bmrt, options.model, options.loader, options.workdir)
-        hello = board.hello()
-    except Refused as error:
-        kind = "setup" if error.code == "loader" else "refused"
-        write_frame(stream.write, failure(0, kind, error.code, error.text))
-        return 1
-    except OSError as error:
-        write_frame(stream.write, failure(0, "setup", "model", str(error)))
-        return 1
-    try:
-        write_frame(stream.write, hello)
-        serve(stream, board.handle)
-    except BrokenPipeError:
-        pass  # nobody is left to tell
-    board.close()
-    return 0
+    return run(lambda: Bm1688(options.model, options.loader, options.workdir))
 
 
 if __name__ == "__main__":

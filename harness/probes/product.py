@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from .server import Refused
+from .server import Unready
 from .server import one_line
 
 
@@ -24,18 +25,18 @@ def product_class(spec: str) -> Any:
     A file may have any name (uploads are named by their digest); modules beside it
     can be imported.
 
-    :raises Refused: no such file, module or class, or it cannot be imported.
+    :raises Unready: no such file, module or class, or it cannot be imported.
     """
     place, _, name = spec.rpartition(":")
     if not place or not name:
-        raise Refused("loader", "%r is neither FILE:Class nor module:Class" % spec)
+        raise Unready("loader", "%r is neither FILE:Class nor module:Class" % spec)
     try:
         module = _file(place) if "/" in place else importlib.import_module(place)
     except Exception as error:
-        raise Refused("loader", "%s: %s" % (spec, _told(error)[1])) from error
+        raise Unready("loader", "%s: %s" % (spec, _told(error)[1])) from error
     found = getattr(module, name, None)
     if not callable(found):
-        raise Refused("loader", "%s: no class %r" % (place, name))
+        raise Unready("loader", "%s: no class %r" % (place, name))
     return found
 
 

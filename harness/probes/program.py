@@ -100,13 +100,16 @@ class Conversation:
         """Empty the cache; also of what a non-finite adapter left in masked rows."""
         self._drop(0)
 
-    def score(
-        self, prompt: np.ndarray, continuation: np.ndarray, decode: bool
-    ) -> np.ndarray:
-        """Teacher-forced logits, f32 `[t, vocab]`.
+    def close(self) -> None:
+        """Nothing to give back but memory of our own."""
 
-        On an empty cache the prompt goes through prefill, the continuation too
-        unless `decode`; on any other all tokens go through decode, since the prefill
+    def score(
+        self, prompt: np.ndarray, continuation: np.ndarray, phase: str, keep: bool
+    ) -> np.ndarray:
+        """Teacher-forced logits, f32 `[t, vocab]`; without `keep` on an empty cache.
+
+        On an empty cache the prompt goes through prefill, in phase `prefill` the
+        continuation too; on any other all tokens go through decode, since the prefill
         nets take no history.
 
         :param prompt: int32 `[n]`. :param continuation: int32 `[t]`.
@@ -118,7 +121,9 @@ class Conversation:
         program.check(continuation)
         rows = len(continuation)
         out = np.empty((rows, program.vocab), np.float32)
-        one_piece = self._length == 0 and not decode
+        if not keep:
+            self.reset()
+        one_piece = self._length == 0 and phase == "prefill"
         ahead = len(tokens) if one_piece else len(prompt)
         self._check_length(len(tokens), ahead)
         before = self._length
@@ -133,15 +138,15 @@ class Conversation:
             raise
         return out
 
-    def generate(self, prompt: np.ndarray, n: int) -> np.ndarray:
+    def generate(self, prompt: np.ndarray, n: int, keep: bool) -> np.ndarray:
         """`n` greedy tokens, int32; of equal logits the lowest id.
 
         :raises Refused: as `score`.
         """
         program = self._program
-        if n < 1:
-            raise Refused("request", "n is %d" % n)
         program.check(prompt)
+        if not keep:
+            self.reset()
         self._check_length(len(prompt) + n - 1, len(prompt))
         before = self._length
         out = np.empty((1, program.vocab), np.float32)

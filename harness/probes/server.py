@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import threading
@@ -16,16 +17,27 @@ from typing import Union
 
 import numpy as np
 
+from .scales import unpacked
 from .wire import WireError
 from .wire import read_frame
 from .wire import write_frame
 
 
-__all__ = ["Refused", "Reply", "Request", "Stream", "failure", "one_line", "serve"]
+__all__ = [
+    "Refused",
+    "Reply",
+    "Request",
+    "Stream",
+    "Unready",
+    "failure",
+    "one_line",
+    "serve",
+]
 
 # A program that was told to end may finish what it does; longer, and a vendor
 # call hangs: then the device has to be set free without it.
 GRACE = 5.0
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 TEXT = 2000  # characters of an error that still is one line to read
 
 Reply = Tuple[Dict[str, Any], Dict[str, np.ndarray]]
@@ -38,10 +50,18 @@ class Refused(Exception):
     :param text: one line.
     """
 
+    kind = "refused"
+
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+
+
+class Unready(Refused):
+    """The board is not set up for the probe: a module, a file, a version."""
+
+    kind = "setup"
 
 
 class Request:
@@ -60,6 +80,13 @@ class Request:
             raise Refused("request", "%s is not a string" % name)
         return value
 
+    def file_name(self, name: str) -> str:
+        """A string field that can be the name of a file, and of no other folder's."""
+        value = self.text(name)
+        if not FILE_NAME.fullmatch(value):
+            raise Refused("name", "%.40r is no %s" % (value, name))
+        return value
+
     def integer(self, name: str) -> int:
         """An integer field."""
         value = self._fields.get(name)
@@ -67,12 +94,25 @@ class Request:
             raise Refused("request", "%s is not an integer" % name)
         return value
 
-    def number(self, name: str) -> float:
-        """A number field."""
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
         value = self._fields.get(name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise Refused("request", "%s is not a number" % name)
-        return float(value)
+        if not isinstance(value, bool):
+            raise Refused("request", "%s is neither true nor false" % name)
+        return value
+
+    def scales(self, name: str) -> Dict[str, float]:
+        """Scales by adapter, in the order of the request."""
+        value = self._fields.get(name)
+        if not isinstance(value, dict):
+            raise Refused("request", "%s is no object" % name)
+        try:
+            return {adapter: unpacked(scale) for adapter, scale in value.items()}
+        except ValueError as error:
+            raise Refused("request", "%s: %s" % (name, error)) from error
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
 
     def tokens(self, name: str) -> np.ndarray:
         """An array of token ids, int32 `[n]`, n > 0."""
@@ -148,7 +188,7 @@ def serve(stream: Stream, handle: Callable[[str, Request], Reply]) -> None:
             fields, out = handle(op, Request(header, arrays))
             fields = dict(fields, id=number, ok=True)
         except Refused as error:
-            fields = failure(number, "refused", error.code, error.text)
+            fields = failure(number, error.kind, error.code, error.text)
         except Exception as error:
             traceback.print_exc(file=sys.stderr)
             text = "%s: %s" % (type(error).__name__, error)

@@ -170,7 +170,8 @@ class Client:
             raise UsageFault(
                 error.text,
                 where=self._where(step),
-                cure="see loader, model and the vendor's Python module on the board",
+                cure="see loader, model, the vendor's Python module and its version on "
+                "the board",
             )
         raise RuntimeRefused(
             f"{error.text} (code {error.code})",

@@ -18,8 +18,8 @@ class Patience:
     :param start: until the hello. A model of 4 GB is read twice, for its digest and
         onto the device, at 60 MB/s of a worn eMMC.
     :param control: requests that compute nothing; a busy board answers in one.
-    :param load: an adapter's check and write. 300 MB are read at 60 MB/s, and the
-        product's loader may be written in plain Python.
+    :param load: an adapter's check and write, or a KV cache to or from a file. 300 MB
+        are read at 60 MB/s, and the product's loader may be written in plain Python.
     :param score: the fixed part of a forward pass. The vendor's demo reports a
         prefill of 2 s; their emulation takes 10 s.
     :param token: what each token adds. Boards decode five or more a second.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -10,12 +11,12 @@ import numpy as np
 from harness.artifacts.provision import Store
 from harness.errors import UsageFault
 from harness.hosts.host import Host
+from harness.probes.scales import packed
 from harness.probes.wire import VERSION
 from harness.runtimes.client import Client
 from harness.runtimes.package import probe_digest
 from harness.runtimes.package import put_probe
 from harness.runtimes.patience import Patience
-from harness.runtimes.replies import Adapters
 from harness.runtimes.replies import Hello
 from harness.runtimes.replies import Memory
 from harness.runtimes.replies import Opened
@@ -38,8 +39,8 @@ class RemoteRuntime:
 
     :param host: the machine it runs on.
     :param store: where the probe and the product's loader are put.
-    :param platform: which probe it is (`bm1688`).
-    :param model: path of the compiled model on the host.
+    :param platform: which probe it is (`bm1688`, `rk1828`).
+    :param model: path of the compiled model on the host, a file or a folder.
     :param workdir: the harness' folder there; the probe keeps its links in it.
     :param loader: `reference`, `FILE.py:Class` (a file here, sent there) or
         `module:Class` (importable there).
@@ -136,19 +137,23 @@ class RemoteRuntime:
     def load(self, artifact: str, name: str) -> None:
         """Make the adapter at path `artifact` on the host available as `name`.
 
-        A name that is known already stands for the new one from then on.
+        On a BM1688 a name that is known already stands for the new one from then on.
         """
         fields = {"name": name, "path": artifact}
         self._client.call("load", self._patience.load, fields)
 
     def unload(self, name: str) -> None:
-        """Forget `name`."""
+        """Forget `name`, and give its memory back."""
         self._client.call("unload", self._patience.control, {"name": name})
 
-    def adapters(self) -> dict[str, float]:
-        """Active adapters with their scale, as the runtime reports them."""
-        header, _ = self._client.call("adapters", self._patience.control)
-        return dict(self._client.parsed("adapters", Adapters, header).adapters)
+    def renew(self, bundle: str) -> None:
+        """Initialise the adapters anew from the bundle at this path on the host."""
+        self._client.call("renew", self._patience.load, {"path": bundle})
+
+    def activate(self, adapters: Mapping[str, float]) -> None:
+        """Make exactly these adapters take effect for the whole context."""
+        fields = {"adapters": packed(adapters)}
+        self._client.call("activate", self._patience.load, fields)
 
     def session(self) -> RemoteSession:
         """A new conversation."""

@@ -10,17 +10,19 @@ from typing import TypeVar
 
 from pydantic import AfterValidator
 from pydantic import BaseModel
+from pydantic import BeforeValidator
 from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import ValidationError
 
 from harness.boards.words import printable
+from harness.probes.scales import unpacked
 from harness.runtimes.runtime import Capabilities
 from harness.runtimes.runtime import Identity
 from harness.runtimes.runtime import Slot
 
 
-__all__ = ["Adapters", "Failure", "Hello", "Memory", "Opened", "Slots", "parse"]
+__all__ = ["Failure", "Hello", "Memory", "Opened", "Reported", "Slots", "parse"]
 
 # Beyond these a reply is nonsense, whatever the model: a 2B model has 784 slots.
 SLOTS = 100_000
@@ -66,11 +68,14 @@ class _Capabilities(_Reply):
     scope: Literal["process", "session", "request"]
     runtime_scale: bool
     max_adapters: Count
+    max_active: Count
     max_sessions: Count
     max_prompt: Annotated[int, Field(ge=1, le=BIG)]
     max_context: Annotated[int, Field(ge=1, le=BIG)]
     chunk: Count = 0
     cache_files: bool = False
+    context_switch: bool = False
+    bundles: bool = False
 
 
 class Hello(_Reply):
@@ -120,11 +125,11 @@ class Slots(_Reply):
         return [Slot(**s.model_dump()) for s in self.slots]
 
 
-class Adapters(_Reply):
-    """The reply to `adapters`."""
+class Reported(_Reply):
+    """The reply to `reported`; a scale that is not finite is a finding."""
 
     adapters: Annotated[
-        dict[Text, Annotated[float, Field(allow_inf_nan=False)]],
+        dict[Text, Annotated[float, BeforeValidator(unpacked)]],
         Field(max_length=FACTS),
     ]
 

@@ -11,13 +11,30 @@ from typing import Protocol
 import numpy as np
 
 
-__all__ = ["Capabilities", "Identity", "Phase", "Runtime", "Session", "Slot"]
+__all__ = [
+    "Cache",
+    "Capabilities",
+    "Identity",
+    "Phase",
+    "Runtime",
+    "Session",
+    "Slot",
+]
 
 Phase = Literal["prefill", "decode"]
 """Which graph computes the scored rows.
 
-`prefill`: prompt and continuation go through the prefill graph in one piece.
+`prefill`: every row comes out of the prefill graph; where that shows its last
+position only, each row is a prefill of its own.
 `decode`: the prompt goes through prefill, the continuation token by token.
+"""
+
+Cache = Literal["cleared", "new", "kept"]
+"""What a prompt finds in its session's KV cache.
+
+`cleared`: the platform's explicit command goes ahead.
+`new`: the prompt is sent as that of a new conversation, without such a command.
+`kept`: it continues what the session holds.
 """
 
 
@@ -25,16 +42,19 @@ Phase = Literal["prefill", "decode"]
 class Capabilities:
     """What a runtime can do; a check whose feature is missing is SKIP.
 
-    :param phases: graphs whose logits can be read at every position.
+    :param phases: graphs whose logits can be read, the cheaper row first.
     :param slots_readable: low-rank slots can be read back.
     :param scope: what a switch of adapter changes.
     :param runtime_scale: `activate` takes a scale other than 1.
     :param max_adapters: adapters that can be loaded at once.
+    :param max_active: adapters that can take effect in one session at once.
     :param max_sessions: sessions open at once.
     :param max_prompt: tokens that one prefill takes at most.
     :param max_context: tokens of a conversation at most.
     :param chunk: tokens per prefill chunk, 0 when prefill is one piece.
     :param cache_files: the KV cache can be saved and loaded.
+    :param context_switch: adapters can be switched for all sessions at once, too.
+    :param bundles: adapters are loaded out of bundles, one a start of the software.
     """
 
     phases: tuple[Phase, ...]
@@ -42,11 +62,14 @@ class Capabilities:
     scope: Literal["process", "session", "request"]
     runtime_scale: bool
     max_adapters: int
+    max_active: int
     max_sessions: int
     max_prompt: int
     max_context: int
     chunk: int = 0
     cache_files: bool = False
+    context_switch: bool = False
+    bundles: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,14 +118,19 @@ class Slot:
 class Session(Protocol):
     """One conversation with its own KV cache."""
 
-    def activate(self, name: str, scale: float = 1.0) -> None:
-        """Make a loaded adapter take effect.
+    def activate(self, adapters: Mapping[str, float]) -> None:
+        """Make exactly these loaded adapters take effect, each at its scale.
 
-        :raises RuntimeRefused: unknown name, unfit adapter, unsupported scale.
+        What is active and not named is switched off first; what is active and
+        named again is enabled again, without being switched off in between.
+
+        :param adapters: scale by name; empty goes back to the base model.
+        :raises RuntimeRefused: unknown name, unfit adapter, unsupported scale, more
+            than `Capabilities.max_active`.
         """
 
-    def deactivate(self) -> None:
-        """Go back to the base model."""
+    def reported(self) -> dict[str, float]:
+        """Active adapters with their scale, as the runtime *reports* them."""
 
     def score(
         self,
@@ -110,20 +138,30 @@ class Session(Protocol):
         continuation: Sequence[int],
         phase: Phase,
         *,
-        fresh: bool = False,
+        cache: Cache = "kept",
     ) -> np.ndarray:
-        """Teacher-forced logits after what the session holds already.
+        """Teacher-forced logits.
 
-        :param fresh: `reset` before it.
         :returns: float32 `[len(continuation), vocab]`, row t taken before
             continuation token t.
         """
 
-    def generate(self, prompt: Sequence[int], n: int) -> list[int]:
+    def generate(
+        self, prompt: Sequence[int], n: int, *, cache: Cache = "kept"
+    ) -> list[int]:
         """`n` greedy tokens after the prompt."""
 
     def reset(self) -> None:
         """The platform's explicit command that empties the KV cache."""
+
+    def save_cache(self, name: str) -> None:
+        """Keep the KV cache in a file of this name on the host."""
+
+    def load_cache(self, name: str) -> None:
+        """Take the KV cache from a file that `save_cache` wrote.
+
+        :raises RuntimeRefused: no such file, or the runtime does not take it.
+        """
 
     def close(self) -> None:
         """End the conversation."""
@@ -140,16 +178,30 @@ class Runtime(Protocol):
     capabilities: Capabilities
 
     def load(self, artifact: str, name: str) -> None:
-        """Make the adapter at path `artifact` on the host available as `name`."""
+        """Make an adapter available as `name`.
+
+        :param artifact: path on the host: of a PEFT folder, or of the bundle that
+            holds an adapter of this name. All loads of one start name one bundle.
+        """
 
     def unload(self, name: str) -> None:
-        """Forget `name`."""
+        """Forget `name`, and give its memory back."""
 
-    def adapters(self) -> dict[str, float]:
-        """Active adapters with their scale, as the runtime *reports* them."""
+    def renew(self, bundle: str) -> None:
+        """Initialise the adapters anew from a bundle, without a restart.
+
+        :param bundle: path on the host; it is handed over from memory.
+        :raises RuntimeRefused: the runtime takes no second initialisation.
+        """
+
+    def activate(self, adapters: Mapping[str, float]) -> None:
+        """As `Session.activate`, for the whole context."""
 
     def session(self) -> Session:
-        """A new conversation."""
+        """A new conversation.
+
+        :raises RuntimeRefused: `Capabilities.max_sessions` are open.
+        """
 
     def slots(self) -> list[Slot]:
         """All slots of all nets, empty where the model was compiled without."""

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from harness.probes.scales import packed
 from harness.runtimes.client import Arrays
 from harness.runtimes.client import Client
 from harness.runtimes.patience import Patience
+from harness.runtimes.replies import Reported
+from harness.runtimes.runtime import Cache
 from harness.runtimes.runtime import Phase
 
 
 __all__ = ["RemoteSession"]
+
+# The command that goes ahead of a prompt.
+AHEAD: dict[Cache, str] = {"cleared": "reset", "new": "", "kept": ""}
 
 
 class RemoteSession:
@@ -33,13 +39,14 @@ class RemoteSession:
         self._patience = patience
         self._closed = False
 
-    def activate(self, name: str, scale: float = 1.0) -> None:
-        """Make a loaded adapter take effect."""
-        self._call("activate", self._patience.load, {"name": name, "scale": scale})
+    def activate(self, adapters: Mapping[str, float]) -> None:
+        """Make exactly these loaded adapters take effect, each at its scale."""
+        self._call("activate", self._patience.load, {"adapters": packed(adapters)})
 
-    def deactivate(self) -> None:
-        """Go back to the base model."""
-        self._call("deactivate", self._patience.load)
+    def reported(self) -> dict[str, float]:
+        """Active adapters with their scale, as the runtime reports them."""
+        header, _ = self._call("reported", self._patience.control)
+        return dict(self._client.parsed("reported", Reported, header).adapters)
 
     def score(
         self,
@@ -47,23 +54,23 @@ class RemoteSession:
         continuation: Sequence[int],
         phase: Phase,
         *,
-        fresh: bool = False,
+        cache: Cache = "kept",
     ) -> np.ndarray:
         """Teacher-forced logits, float32 `[len(continuation), vocab]`.
 
-        On a BM1688 the session then holds all but the last continuation token.
+        The session then holds all but the last continuation token.
         """
         rows = len(continuation)
         _, arrays = self._call(
             "score",
             self._patience.score + self._patience.token * (len(prompt) + rows),
-            {"phase": phase},
+            {"phase": phase, "keep": cache == "kept"},
             {
                 "prompt": np.asarray(prompt, "<i4"),
                 "continuation": np.asarray(continuation, "<i4"),
             },
             limit=rows * self._vocab * 4,
-            first="reset" if fresh else "",
+            first=AHEAD[cache],
         )
         logits = arrays.get("logits")
         if (
@@ -77,14 +84,17 @@ class RemoteSession:
             )
         return logits
 
-    def generate(self, prompt: Sequence[int], n: int) -> list[int]:
+    def generate(
+        self, prompt: Sequence[int], n: int, *, cache: Cache = "kept"
+    ) -> list[int]:
         """`n` greedy tokens after the prompt."""
         _, arrays = self._call(
             "generate",
             self._patience.score + self._patience.token * (len(prompt) + n),
-            {"n": n},
+            {"n": n, "keep": cache == "kept"},
             {"prompt": np.asarray(prompt, "<i4")},
             limit=max(n, 0) * 4,
+            first=AHEAD[cache],
         )
         tokens = arrays.get("tokens")
         if tokens is None or tokens.dtype != np.int32 or tokens.shape != (n,):
@@ -96,6 +106,14 @@ class RemoteSession:
     def reset(self) -> None:
         """Empty the KV cache."""
         self._call("reset", self._patience.control)
+
+    def save_cache(self, name: str) -> None:
+        """Keep the KV cache in a file of this name on the host."""
+        self._call("save_cache", self._patience.load, {"name": name})
+
+    def load_cache(self, name: str) -> None:
+        """Take the KV cache from a file that `save_cache` wrote."""
+        self._call("load_cache", self._patience.load, {"name": name})
 
     def close(self) -> None:
         """End the conversation; nothing to do where its program has ended."""
