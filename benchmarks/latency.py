@@ -29,7 +29,7 @@ def run() -> Iterator[Figure]:
             echo = _echo(board)
             yield Figure("one byte to `cat` over SSH and back", echo * 1e3, "ms")
             with board.runtime(FIXTURES / "base", folder) as runtime:
-                ping = _median(runtime.adapters, ROUNDS)
+                ping = _median(runtime.session().reported, ROUNDS)
                 yield Figure(
                     "request to a running probe that computes nothing",
                     ping * 1e3,

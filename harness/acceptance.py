@@ -93,7 +93,7 @@ class Acceptance:
             try:
                 bench = Bench(
                     self.selection.board(name),
-                    self.selection.widest(name),
+                    self.selection.adapters(name),
                     fault=self.selection.fault,
                     golden=self.selection.golden,
                     progress=self._say,
@@ -109,17 +109,34 @@ class Acceptance:
             raise BoardAway(str(held), where=name)
         return held
 
-    def device(self, name: str) -> Device:
-        """The device of a board in its base state.
+    def device(self, nodeid: str) -> Device:
+        """The device of a check in its base state, with what it needs at hand.
 
         :raises BoardAway: it cannot be brought there; the board is given up.
         """
+        check = self.plan.checks[nodeid]
+        name = check.board
         bench = self.bench(name)
         try:
-            return bench.begin()
+            return bench.begin(self._stock(bench, check))
         except HarnessError as error:
             self._lose(name, error)
             raise BoardAway(str(error), where=name) from None
+
+    def _stock(self, bench: Bench, check: Check) -> dict[str, Path] | None:
+        """Adapters for a check, and for as many after it as share its bundle.
+
+        None where it finds all that it needs at hand.
+        """
+        stock = dict(bench.kits.needs(check.fixtures, check.adapter))
+        if bench.device.supply.has(stock):
+            return None
+        for later in self.plan.after(check):
+            needs = bench.kits.needs(later.fixtures, later.adapter)
+            if len(stock | needs) > bench.device.capabilities.max_adapters:
+                break
+            stock |= needs
+        return stock
 
     def _lose(self, name: str, error: HarnessError) -> None:
         """Give a board up: what is still planned on it will be missing."""
@@ -165,7 +182,7 @@ class Acceptance:
         if not is_retried(error) or check.attempt > 1:
             return False
         try:
-            self.device(check.board)
+            self.device(check.nodeid)
         except HarnessError:
             return False
         self._end(check, Status.ERROR, error)

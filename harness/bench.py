@@ -10,6 +10,8 @@ import socket
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,10 +21,13 @@ from typing import Self
 from typing import TypeVar
 
 from harness.artifacts.adapter import Adapter
-from harness.artifacts.convert import Artifact
+from harness.artifacts.artifact import Artifact
 from harness.artifacts.convert import convert
 from harness.artifacts.model import Base
 from harness.artifacts.provision import Store
+from harness.artifacts.supply import Bundles
+from harness.artifacts.supply import Folders
+from harness.artifacts.supply import Supply
 from harness.boards import simulated
 from harness.boards.health import Health
 from harness.boards.health import preflight
@@ -37,10 +42,12 @@ from harness.golden import PromptSet
 from harness.golden import Scores
 from harness.hosts import open_host
 from harness.hosts.host import Host
+from harness.kits import Kits
 from harness.runtimes.device import Device
 from harness.runtimes.remote import RemoteRuntime
 from harness.runtimes.runtime import Phase
 from harness.verdict.budget import ALPHA_RUN
+from harness.verdict.budget import THETA
 from harness.verdict.floor import RepeatFloor
 
 
@@ -54,6 +61,8 @@ START_UP_S = 20.0
 # Reading, converting and writing a 2B checkpoint takes minutes; an hour means
 # that the converter hangs.
 CONVERT_S = 3600.0
+# RKNN3 looks for its bundles by this suffix.
+BUNDLE = ".lora_weight"
 # State checks are exact wherever a board is deterministic, so a few rows
 # decide them: 4 prompts x 8 rows see any change that reaches the logits.
 BRIEF_PROMPTS, BRIEF_ROWS = 4, 8
@@ -92,15 +101,20 @@ def _started(board: Board, fault: str | None, resources: ExitStack) -> Board:
             "known_hosts": simulation.known_hosts,
             "workdir": simulation.workdir,
             "loader": simulation.loader or board.loader,
+            "bundle": _faulty(board.bundle, simulation.bundler),
         }
     )
+
+
+def _faulty(command: str | None, bundler: str | None) -> str | None:
+    """The converter's command with another one in its place, as a fault asks."""
+    return f"{command} --as {bundler}" if command and bundler else command
 
 
 class Bench:
     """One board in the hands of the checks. Use as a context manager.
 
-    :param loud: an adapter that touches as much of the board as any, to measure the
-        loaded state's noise with.
+    :param adapters: the adapters under test.
     :raises Infrastructure: the board or the lab is away or unfit.
     :raises UsageFault: base, golden, loader or converter as given are bad.
     """
@@ -108,20 +122,20 @@ class Bench:
     def __init__(
         self,
         board: Board,
-        loud: Adapter,
+        adapters: Sequence[Adapter],
         *,
         fault: str | None = None,
         golden: Path | None = None,
         progress: Progress = lambda line: None,
     ) -> None:
         self.board = board
-        self.loud = loud
+        self.adapters = adapters
         self.golden_folder = golden or board.golden
         self._fault = fault
         self._progress = progress
         self._resources = ExitStack()
         self._fingerprint = ""
-        self._base_scores: dict[tuple[str, str], Scores] = {}
+        self._base_scores: dict[tuple[Phase, str], Scores] = {}
         self.device: Device
         self.health: Health
         self.artifact: Artifact | None = None
@@ -149,30 +163,59 @@ class Bench:
         self._resources.callback(store.close)
         if board.convert:
             self._progress(f"{board.name}: converting {self.base.folder.name}")
-            self.artifact = convert(
-                board.convert,
-                self.base.folder,
-                cache_folder() / "models",
-                Deadline(CONVERT_S),
-            )
+            self.artifact = self._converted(board.convert)
             self._progress(f"{board.name}: provisioning")
+        scratch = tempfile.TemporaryDirectory(prefix=f"{board.name}-adapters-")
+        self._resources.enter_context(scratch)
+        self.kits = Kits(
+            self.adapters,
+            board.reserved_rank,
+            lambda: THETA[self.golden.scheme],
+            Path(scratch.name),
+        )
+        supply = self._supply(board, store)
+        supply.stock({a.name: a.folder for a in self.adapters})
         runtime = RemoteRuntime(
             host,
             store,
             platform=board.platform,
-            model=(
-                store.put_file(self.artifact.path)
-                if self.artifact
-                else self._given("model", board.model)
-            ),
+            model=self._model(board, store),
             workdir=board.workdir,
             loader=board.loader,
         )
         self._resources.callback(runtime.close)
-        self.device = Device(runtime, store)
+        self.device = Device(runtime, supply)
+        if self.device.capabilities.bundles and not board.bundle:
+            self._given("bundle", board.bundle)
         self._fingerprint = self._look()
         self._deterministic = self._fingerprint == self._look()
         self._progress(f"{board.name}: up")
+
+    def _converted(
+        self, command: str, adapters: Mapping[str, Path] | None = None
+    ) -> Artifact:
+        """What a converter makes of the base, or of adapters for it."""
+        return convert(
+            command,
+            self.base.folder,
+            cache_folder() / "models",
+            Deadline(CONVERT_S),
+            adapters=adapters or {},
+            suffix=BUNDLE if adapters else "",
+        )
+
+    def _supply(self, board: Board, store: Store) -> Supply:
+        command = board.bundle
+        if command is None:
+            return Folders(store)
+        return Bundles(store, lambda adapters: self._converted(command, adapters))
+
+    def _model(self, board: Board, store: Store) -> str:
+        """Path over there of what the runtime loads."""
+        if self.artifact is None:
+            return self._given("model", board.model)
+        path = self.artifact.for_board
+        return store.put_folder(path) if path.is_dir() else store.put_file(path)
 
     def _given(self, key: str, value: T | None) -> T:
         """What the inventory says of this board.
@@ -191,7 +234,8 @@ class Bench:
     def golden(self) -> GoldenStore:
         """The stored right answers, checked against the base."""
         folder = self._given("golden", self.golden_folder)
-        return GoldenStore.open(folder, self.base.folder)
+        bases = [self.artifact.dequantised] if self.artifact else []
+        return GoldenStore.open(folder, *filter(None, bases), self.base.folder)
 
     @cached_property
     def base(self) -> Base:
@@ -203,14 +247,19 @@ class Bench:
         """The prompts of the state checks."""
         return self.golden.prompts.few(BRIEF_PROMPTS, BRIEF_ROWS)
 
-    def begin(self) -> Device:
+    def begin(self, stock: Mapping[str, Path] | None = None) -> Device:
         """The device in its base state, whatever the check before left.
+
+        :param stock: the adapters to have at hand, None for those it has.
 
         What `clear` leaves behind must not spoil the next check: where a
         deterministic board no longer answers as at its first start, the
         software is restarted.
         """
         self.lease.check()
+        if stock is not None:
+            self._progress(f"{self.board.name}: a bundle of {len(stock)} adapters")
+            self.device.stock(stock)
         try:
             self.device.clear()
             clean = not self._deterministic or self._look() == self._fingerprint
@@ -221,13 +270,13 @@ class Bench:
             self.device.restart()
         return self.device
 
-    def base_scores(self, prompts: PromptSet, phase: Phase = "prefill") -> Scores:
+    def base_scores(self, prompts: PromptSet, phase: Phase | None = None) -> Scores:
         """What the board answers in its base state, asked once.
 
         Call it right after `begin`, which proves that the base still answers as at
         the first start.
         """
-        key = (phase, prompts.digest)
+        key = (phase or self.device.capabilities.phases[0], prompts.digest)
         if key not in self._base_scores:
             self._base_scores[key] = self.device.fresh(phase).score(prompts)
         return self._base_scores[key]
@@ -259,7 +308,7 @@ class Bench:
         floors = [measure()]
         # A board that takes no adapter has no other state; its checks will say so.
         with contextlib.suppress(RuntimeFault):
-            device.apply(self.loud.folder)
+            device.apply(self.kits.widest.folder)
             floors.append(measure())
         self.begin()
         return max(floors, key=lambda floor: floor.limit(ALPHA_RUN))

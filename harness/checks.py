@@ -35,6 +35,7 @@ class BoardAway(Infrastructure):
 class Check:
     """A planned check and the state of its attempts.
 
+    :param fixtures: names of all fixtures it gets, also by way of others.
     :param worst: the first judgement of this attempt that was a FAIL.
     :param status: how it ended; None while it has not.
     """
@@ -44,6 +45,7 @@ class Check:
     adapter: str
     requirements: tuple[str, ...]
     title: str
+    fixtures: tuple[str, ...] = ()
     attempt: int = 1
     judgements: int = 0
     worst: Judgement | None = None
@@ -70,6 +72,7 @@ class Check:
             adapter=call.params.get("adapter", ""),
             requirements=tuple(requirements),
             title=((document or "").strip() or item.name).splitlines()[0],
+            fixtures=tuple(getattr(item, "fixturenames", ())),
         )
 
     def begin(self) -> None:

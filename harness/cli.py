@@ -231,8 +231,20 @@ def golden(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write.")],
+    scheme: Annotated[
+        str, typer.Option(help="Arithmetic of the device: bf16 or w4a16.")
+    ] = "bf16",
+    device_base: Annotated[
+        Path | None,
+        typer.Option(help="The base quantised and multiplied out, where BASE is not."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="The base that BASE was quantised and multiplied out from."),
+    ] = None,
 ) -> None:
     """Make goldens with PEFT and transformers (extra `reference`)."""
+    from harness.golden.identity import weights_digest
     from harness.golden.index import prompts_of
     from harness.golden.texts import prompts_from_texts
     from harness.golden.writer import write_golden
@@ -247,6 +259,9 @@ def golden(
         main_prompts,
         domains,
         out,
+        scheme=scheme,
+        device_base=device_base,
+        source="" if source is None else weights_digest(source),
         progress=lambda line: console.print(line, highlight=False),
     )
     print(f"{out}: goldens of {len(adapter)} adapters")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from harness.acceptance import ACCEPTANCE
 from harness.acceptance import Acceptance
-from harness.artifacts import forge
 from harness.artifacts.adapter import Adapter
 from harness.artifacts.forge import Damaged
 from harness.bench import Bench
@@ -20,6 +18,7 @@ from harness.golden import PromptSet
 from harness.golden import Reference
 from harness.golden import Scores
 from harness.golden.store import GoldenMissing
+from harness.kits import Made
 from harness.runtimes.device import Device
 from harness.runtimes.runtime import Phase
 from harness.verdict import Inconclusive
@@ -30,33 +29,57 @@ from harness.verdict import apart
 __all__ = [
     "acceptance",
     "adapter",
+    "adapters",
     "base_reference",
     "base_scores",
     "bench",
     "board",
     "brief",
+    "controls",
+    "copy",
+    "crowd",
     "damage",
+    "dear_prompts",
     "device",
     "effect",
+    "equivalents",
     "forged",
     "golden",
     "judge",
+    "lone",
+    "made",
     "non_finite",
     "other",
     "phase",
     "phase_prompts",
+    "poison",
     "prompts",
     "records",
     "reference",
+    "rescaled",
     "right",
+    "single_modules",
+    "slightly_wrong",
+    "stranger",
     "widest_adapter",
 ]
 
 
-_FORGED = itertools.count()
-# The scale's standard error grows with the root of the rows left out: 24 rows of 24
-# prompts keep it at about a quarter of the 1 % margin.
-DECODE_ROWS = 24
+# Rows of each prompt that are compared with the reference. A prefill that shows every
+# position gives all of them at once. In decode each costs a launch; the scale's
+# standard error grows with the root of the rows left out, and 24 of 40 keep it at a
+# quarter of a 1 % margin. A prefill that shows its last position only must be run for
+# each row anew; its graph counts in every row of decode as well, by way of the cache.
+DECODE_ROWS, PREFILL_ROWS = 24, 6
+
+
+def _affordable(prompts: PromptSet, phase: Phase, device: Device) -> PromptSet:
+    """The prompts with as many rows as a graph can be asked for."""
+    if phase == "decode":
+        return prompts.few(len(prompts), DECODE_ROWS)
+    if device.capabilities.phases[0] == "prefill":
+        return prompts
+    return prompts.few(len(prompts), PREFILL_ROWS)
 
 
 @pytest.fixture(scope="session")
@@ -78,9 +101,9 @@ def bench(acceptance: Acceptance, board: str) -> Bench:
 
 
 @pytest.fixture
-def device(acceptance: Acceptance, board: str) -> Device:
+def device(request: pytest.FixtureRequest, acceptance: Acceptance) -> Device:
     """The device in its base state."""
-    return acceptance.device(board)
+    return acceptance.device(request.node.nodeid)
 
 
 @pytest.fixture
@@ -107,9 +130,15 @@ def golden(bench: Bench) -> GoldenStore:
 
 
 @pytest.fixture
-def prompts(golden: GoldenStore) -> PromptSet:
-    """All prompts: what is compared with the reference."""
-    return golden.prompts
+def prompts(golden: GoldenStore, device: Device) -> PromptSet:
+    """All prompts: what is compared with the reference, by the cheaper graph."""
+    return _affordable(golden.prompts, device.capabilities.phases[0], device)
+
+
+@pytest.fixture
+def dear_prompts(golden: GoldenStore, device: Device) -> PromptSet:
+    """All prompts with as many rows as both graphs can be asked for."""
+    return _affordable(golden.prompts, device.capabilities.phases[-1], device)
 
 
 @pytest.fixture
@@ -127,6 +156,12 @@ def adapter(
 
 
 @pytest.fixture
+def adapters(acceptance: Acceptance, board: str) -> tuple[Adapter, ...]:
+    """All adapters under test."""
+    return acceptance.selection.adapters(board)
+
+
+@pytest.fixture
 def damage(
     request: pytest.FixtureRequest, acceptance: Acceptance, board: str
 ) -> Damaged:
@@ -140,22 +175,6 @@ def non_finite(
 ) -> Damaged:
     """The widest adapter with values that are no numbers (R42)."""
     return acceptance.selection.damages(board)[request.param]
-
-
-@pytest.fixture
-def other(
-    acceptance: Acceptance, board: str, forged: Callable[[str], Path]
-) -> Callable[[Adapter], Path]:
-    """Gives a sound adapter of other content: the widest there is, or a louder one."""
-
-    def choose(adapter: Adapter) -> Path:
-        adapters = acceptance.selection.adapters(board)
-        others = [a for a in adapters if a.digest != adapter.digest]
-        if others:
-            return max(others, key=Adapter.width).folder
-        return forge.amplified(adapter, 2.0, forged("louder"))
-
-    return choose
 
 
 @pytest.fixture
@@ -180,12 +199,18 @@ def base_reference(golden: GoldenStore) -> Reference:
 
 
 @pytest.fixture
-def right(golden: GoldenStore) -> Callable[[Adapter], Reference]:
+def right(golden: GoldenStore, bench: Bench) -> Callable[..., Reference]:
     """Gives the right answer with an adapter; without one nothing can be decided."""
 
-    def find(adapter: Adapter) -> Reference:
+    def find(adapter: Adapter, domain: str | None = None) -> Reference:
+        held = bench.device.supply.held(adapter.name)
+        if held is not None and not golden.has(held):
+            raise Inconclusive(
+                f"the converter quantises {adapter.name}, and the golden has no answer"
+                " for what is left of it: make one of the dequantised adapter"
+            )
         try:
-            return golden.adapter(adapter.digest)
+            return golden.adapter(held or adapter.digest, domain)
         except GoldenMissing as missing:
             raise Inconclusive(str(missing)) from None
 
@@ -193,7 +218,7 @@ def right(golden: GoldenStore) -> Callable[[Adapter], Reference]:
 
 
 @pytest.fixture
-def reference(right: Callable[[Adapter], Reference], adapter: Adapter) -> Reference:
+def reference(right: Callable[..., Reference], adapter: Adapter) -> Reference:
     """The right answer with the adapter under test."""
     return right(adapter)
 
@@ -217,21 +242,89 @@ def phase(request: pytest.FixtureRequest, device: Device) -> Phase:
 
 
 @pytest.fixture
-def phase_prompts(phase: Phase, prompts: PromptSet) -> PromptSet:
-    """What a graph is compared with the reference on.
-
-    Decode costs a launch per row: all prompts, but fewer rows of each.
-    """
-    if phase == "prefill":
-        return prompts
-    return prompts.few(len(prompts), DECODE_ROWS)
+def phase_prompts(phase: Phase, device: Device, golden: GoldenStore) -> PromptSet:
+    """What a graph is compared with the reference on."""
+    return _affordable(golden.prompts, phase, device)
 
 
 @pytest.fixture
-def forged(tmp_path: Path) -> Callable[[str], Path]:
-    """Gives new folders to forge adapters into.
+def forged(bench: Bench) -> Callable[[str], Path]:
+    """Gives new folders to forge adapters into that are no kit."""
+    return bench.kits.new
 
-    No two of a run have one name, so that only the check that asks for a name twice
-    meets a board that keeps the old content of a name.
-    """
-    return lambda name: tmp_path / f"{name}-{next(_FORGED)}"
+
+# The kits: a check's arguments say which adapters it will put on the board.
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest, bench: Bench) -> Callable[[str], list[Made]]:
+    """Gives the adapters of a kit, made from the adapter under test."""
+    callspec = getattr(request.node, "callspec", None)
+    adapter = callspec.params.get("adapter", "") if callspec else ""
+    return lambda kit: bench.kits.made(kit, adapter)
+
+
+@pytest.fixture
+def other(made: Callable[[str], list[Made]]) -> Path:
+    """A sound adapter of other content."""
+    return made("other")[0].folder
+
+
+@pytest.fixture
+def poison(made: Callable[[str], list[Made]]) -> Path:
+    """The widest adapter, much louder."""
+    return made("poison")[0].folder
+
+
+@pytest.fixture
+def copy(made: Callable[[str], list[Made]]) -> Path:
+    """The same adapter under another name."""
+    return made("copy")[0].folder
+
+
+@pytest.fixture
+def lone(made: Callable[[str], list[Made]]) -> Path:
+    """One module of the adapter."""
+    return made("lone")[0].folder
+
+
+@pytest.fixture
+def stranger(made: Callable[[str], list[Made]]) -> Path:
+    """The adapter as one of another base of equal shapes would be."""
+    return made("stranger")[0].folder
+
+
+@pytest.fixture
+def equivalents(made: Callable[[str], list[Made]]) -> list[Made]:
+    """Folders that mean the same function as the adapter, or as their twin."""
+    return made("equivalents")
+
+
+@pytest.fixture
+def rescaled(made: Callable[[str], list[Made]]) -> dict[float, Path]:
+    """The adapter with alpha times as much, by the factor."""
+    return {each.what.factor: each.folder for each in made("rescaled")}
+
+
+@pytest.fixture
+def slightly_wrong(made: Callable[[str], list[Made]]) -> Made:
+    """The adapter at a scale that is off by little."""
+    return made("slightly_wrong")[0]
+
+
+@pytest.fixture
+def controls(made: Callable[[str], list[Made]]) -> list[Made]:
+    """Wrong adapters, one of each kind of fault."""
+    return made("controls")
+
+
+@pytest.fixture
+def single_modules(made: Callable[[str], list[Made]]) -> list[Made]:
+    """Each module of the widest adapter alone, amplified."""
+    return made("single_modules")
+
+
+@pytest.fixture
+def crowd(made: Callable[[str], list[Made]]) -> list[Path]:
+    """As many different adapters as a context takes."""
+    return [each.folder for each in made("crowd")]

@@ -92,6 +92,14 @@ class Plan:
             if check := Check.of(item):
                 self.checks[check.nodeid] = check
 
+    def after(self, check: Check) -> Iterator[Check]:
+        """The checks that follow on the same board, in their order."""
+        checks = iter(self.checks.values())
+        for found in checks:
+            if found is check:
+                break
+        return (later for later in checks if later.board == check.board)
+
     @property
     def boards(self) -> list[str]:
         """The boards that have checks."""

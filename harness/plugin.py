@@ -132,7 +132,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput["run_folder"] = str(node.config.stash[ACCEPTANCE].run.path)
+    acceptance = node.config.stash[ACCEPTANCE]
+    node.workerinput["run_folder"] = str(acceptance.run.path)
+    node.workerinput["boards"] = list(acceptance.selection.names)
 
 
 @pytest.hookimpl(optionalhook=True)

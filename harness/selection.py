@@ -17,11 +17,14 @@ from harness.artifacts.adapter import Adapter
 from harness.boards import simulated
 from harness.boards.inventory import Board
 from harness.boards.inventory import Inventory
+from harness.boards.simulated import FaultElsewhere
 from harness.deadline import Deadline
 from harness.errors import Infrastructure
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
-from harness.probes.bm1688 import NAME as ADAPTER_NAME
+from harness.golden.identity import weights_digest
+from harness.golden.index import GoldenIndex
+from harness.probes.server import FILE_NAME as ADAPTER_NAME
 
 
 __all__ = ["Selection"]
@@ -87,10 +90,16 @@ class Selection:
 
     @cached_property
     def boards(self) -> tuple[Board, ...]:
-        """Simulated boards, unless `--board` or `-m board` ask for real ones."""
+        """Simulated boards, unless `--board` or `-m board` ask for real ones.
+
+        With a fault, of those that were not named only the ones it belongs to.
+        """
+        worker = getattr(self._config, "workerinput", None)
+        if worker:
+            return self.inventory.pick(worker["boards"])
         names = self._given("board_names")
         if names:
-            return self.inventory.pick(names)
+            return self._with_fault(self.inventory.pick(names), named=True)
         if self._wants("board", "simulator"):
             real = self.inventory.real()
             if not real:
@@ -100,8 +109,8 @@ class Selection:
                     cure="add a [boards.NAME] table with host and model"
                     " (see README, adding a board), or drop -m board",
                 )
-            return real
-        return self.inventory.simulated()
+            return self._with_fault(real, named=True)
+        return self._with_fault(self.inventory.simulated(), named=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,8 +188,6 @@ class Selection:
             slip in `boards.toml`, no such adapter folder.
         """
         boards = self.boards
-        if self.fault:
-            self._prove_fault(self.fault)
         # Workers find adapters only while collecting, where pytest-xdist makes any
         # trouble an error in a test.
         workers = self._config.getoption("dist", "no") != "no"
@@ -206,7 +213,10 @@ class Selection:
                         cure=f"set {key} = in {self.inventory.path}",
                     )
             assert golden is not None and board.base is not None
-            GoldenStore.open(golden, board.base)
+            # A golden of the base as the board holds it can be opened only when that
+            # base has been made.
+            if GoldenIndex.read(golden).source != weights_digest(board.base):
+                GoldenStore.open(golden, board.base)
             self._prove_reports()
             self._proven.add(name)
 
@@ -221,27 +231,41 @@ class Selection:
                 cure="name a folder that can be written",
             )
 
-    def _prove_fault(self, fault: str) -> None:
-        """Start a board with it: only the simulator knows its faults."""
-        for board in self.boards:
+    def _with_fault(self, boards: tuple[Board, ...], named: bool) -> tuple[Board, ...]:
+        """The boards that the fault, if any, can be put into.
+
+        Each is started with it: only the simulator knows its faults.
+        """
+        fault = self.fault
+        if not fault:
+            return boards
+        taking: list[Board] = []
+        elsewhere: UsageFault | None = None
+        for board in boards:
             if not board.simulated:
                 raise UsageFault(
                     f"the fault {fault!r} cannot be put into a real board",
                     where=f"board {board.name}",
                     cure="drop --fault, or name simulated boards with --board",
                 )
-        for board in self.boards[:1]:
-            with (
-                tempfile.TemporaryDirectory() as root,
-                contextlib.suppress(Infrastructure),  # bring-up says it better
-            ):
-                simulated.start(
-                    board.name,
-                    board.platform,
-                    Path(root),
-                    fault,
-                    Deadline(START_UP_S),
-                ).stop()
+            try:
+                self._start(board, fault)
+            except FaultElsewhere as error:
+                elsewhere = error
+            else:
+                taking.append(board)
+        if elsewhere and (named or not taking):
+            raise elsewhere
+        return tuple(taking)
+
+    def _start(self, board: Board, fault: str) -> None:
+        with (
+            tempfile.TemporaryDirectory() as root,
+            contextlib.suppress(Infrastructure),  # bring-up says it better
+        ):
+            simulated.start(
+                board.name, board.platform, Path(root), fault, Deadline(START_UP_S)
+            ).stop()
 
 
 def _opened(folders: Iterable[Path], board: str) -> tuple[Adapter, ...]:

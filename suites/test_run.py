@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.artifacts import forge
 from harness.errors import Infrastructure
 from harness.evidence import Check
 from harness.evidence import Judged
 from harness.evidence import Planned
-from harness.verdict import THETA
-
-
-# In product margins: twice the smallest visible scale error, which on a sound run is
-# a margin and a few standard errors, about two margins.
-SMALL = 5
 
 
 @pytest.mark.requirement("R90")
@@ -29,55 +22,56 @@ def test_everything_tested_has_a_name(bench, judge):
     judge.equal(missing, [], name="unnamed parts of the environment")
 
 
-def find(wrong, device, prompts, base, reference, base_reference, judge, folder):
+def find(wrong, device, prompts, base, reference, base_reference, judge):
     """Put a wrong adapter on the board and have it found wrong."""
-    device.apply(wrong.make(folder))
+    device.apply(wrong.folder)
     observed = device.fresh().score(prompts)
 
     def check(inner):
         inner.scale_is(observed, base, reference, base_reference)
         inner.delta_matches(observed, base, reference, base_reference)
 
-    judge.found_wrong(wrong.name, check)
+    judge.found_wrong(wrong.what.name, check)
 
 
 @pytest.mark.requirement("R91")
 def test_every_kind_of_wrong_is_found(
     device,
-    bench,
     widest_adapter,
+    controls,
     right,
     prompts,
     base_scores,
     base_reference,
     judge,
-    forged,
 ):
     """Of each kind of fault one that is large, on the widest adapter."""
-    reference = right(widest_adapter)
-    base = base_scores(prompts)
-    common = (device, prompts, base, reference, base_reference, judge)
-    for wrong in forge.controls(widest_adapter, bench.board.reserved_rank):
-        find(wrong, *common, forged(wrong.name))
+    common = (
+        device,
+        prompts,
+        base_scores(prompts),
+        right(widest_adapter),
+        base_reference,
+        judge,
+    )
+    for wrong in controls:
+        find(wrong, *common)
 
 
 @pytest.mark.requirement("R91")
 def test_small_wrong_is_found(
     device,
     adapter,
-    golden,
+    slightly_wrong,
     prompts,
     base_scores,
     base_reference,
     reference,
     judge,
-    forged,
 ):
     """A scale that is off by little is found, on each adapter."""
     base = base_scores(prompts)
-    wrong = forge.rescaled(adapter, 1 + SMALL * THETA[golden.scheme])
-    common = (device, prompts, base, reference, base_reference, judge)
-    find(wrong, *common, forged(wrong.name))
+    find(slightly_wrong, device, prompts, base, reference, base_reference, judge)
 
 
 @pytest.mark.requirement("R92")

@@ -36,7 +36,7 @@ def test_cleared_equals_base(device, adapter, phase, brief, effect, judge):
 def test_clear_after_two_loads_equals_base(device, adapter, other, phase, brief, judge):
     """Clear goes back to base, not to the adapter before."""
     before = device.fresh(phase).score(brief)
-    device.apply(other(adapter))
+    device.apply(other)
     device.apply(adapter.folder)
     device.clear()
     judge.same(before, device.fresh(phase).score(brief))
@@ -53,7 +53,7 @@ def test_every_load_equals_the_first(device, adapter, other, phase, brief, judge
     device.clear()
     device.apply(adapter.folder)
     judge.same(first, device.fresh(phase).score(brief), name="loaded after clear")
-    device.apply(other(adapter))
+    device.apply(other)
     device.fresh(phase).score(brief)
     device.apply(adapter.folder)
     judge.same(first, device.fresh(phase).score(brief), name="loaded over another")
@@ -73,7 +73,7 @@ def test_reports_what_the_logits_show(device, adapter, other, brief, effect, jud
     """The adapter that the runtime reports is the one that takes effect."""
     judge.equal(device.reported(), {}, name="reported in base")
     base = device.fresh().score(brief)
-    device.apply(other(adapter))
+    device.apply(other)
     device.apply(adapter.folder)
     judge.equal(device.reported(), {adapter.name: 1.0}, name="reported when loaded")
     judge.differs(base, device.fresh().score(brief), effect=effect)
@@ -83,7 +83,7 @@ def test_reports_what_the_logits_show(device, adapter, other, brief, effect, jud
 
 
 @pytest.mark.requirement("R16")
-def test_gain_on_own_domain(device, adapter, golden, reference, judge):
+def test_gain_on_own_domain(device, adapter, golden, right, reference, judge):
     """The adapter gains on its own domain what the reference says it gains.
 
     A golden without samples of the domain leaves the main prompts to gain or lose on.
@@ -96,7 +96,7 @@ def test_gain_on_own_domain(device, adapter, golden, reference, judge):
     judge.gain_is(
         device.fresh().score(samples),
         base,
-        golden.adapter(adapter.digest, domain),
+        right(adapter, domain),
         golden.base(domain),
         name="gain on the task" if domain else "gain on the main prompts",
     )

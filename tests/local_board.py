@@ -12,6 +12,7 @@ from harness.artifacts.provision import Store
 from harness.hosts.local import LocalHost
 from harness.runtimes.patience import Patience
 from harness.runtimes.remote import RemoteRuntime
+from harness.simulator.farm import MODULES
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -69,14 +70,26 @@ def convert(target: Path, quantize: str = "bf16") -> Path:
 class LocalBoard:
     """A folder that stands for a board.
 
-    :param module: content of the vendor's `bmrt.py`, None for a board without.
+    :param module: content of the vendor's module, None for a board without.
     """
 
-    def __init__(self, root: Path, model: Path, module: str | None = MOODY) -> None:
+    def __init__(
+        self,
+        root: Path,
+        model: Path,
+        module: str | None = MOODY,
+        platform: str = "bm1688",
+    ) -> None:
         site = root / "site"
         site.mkdir(parents=True)
         if module is not None:
-            (site / "bmrt.py").write_text(module)
+            # The first of the vendor's modules that is more than a folder's mark.
+            sound = MODULES[platform]
+            moody = next(place for place, name in sound.items() if name)
+            for place, name in sound.items():
+                (site / place).parent.mkdir(parents=True, exist_ok=True)
+                content = f"from {name} import *" if name else ""
+                (site / place).write_text(module if place == moody else content)
         python = root / "python3"
         path = shlex.quote(f"{site}:{REPOSITORY}")
         python.write_text(
@@ -86,6 +99,7 @@ class LocalBoard:
         python.chmod(0o755)
         self.root = root
         self.model = model
+        self.platform = platform
         self.host = LocalHost("bench", root, python=str(python))
         self.store = Store(self.host, "work")
 
@@ -96,7 +110,7 @@ class LocalBoard:
         return RemoteRuntime(
             self.host,
             self.store,
-            platform="bm1688",
+            platform=self.platform,
             model=str(self.model),
             workdir="work",
             loader=loader,

@@ -54,7 +54,7 @@ class Bench:
         continuation: np.ndarray = CONTINUATION,
     ) -> np.ndarray:
         """Teacher-forced logits from an empty cache, `[t, vocab]`."""
-        return Conversation(self.program).score(prompt, continuation, phase == "decode")
+        return Conversation(self.program).score(prompt, continuation, phase, False)
 
     def content(self) -> dict[str, bytes]:
         """Bytes of every slot."""

@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from inner_run import Ended
 from inner_run import Inner
 from inner_run import real
 from inner_run import simulated
+from old_python import with_numpy
 from ssh_server import SSHD
 from ssh_server import serving
 
@@ -326,28 +326,6 @@ def test_through_openssh(tmp_path: Path) -> None:
         ended = accept(tmp_path, entry, "--board=lab-1", adapter, "-k", FEW)
     all_passed(ended)
     assert ended.signoff["environment"]["lab-1"]["simulated"] is False
-
-
-def pythons() -> Iterator[Path]:
-    """Interpreters of Python 3.8, from here and from pyenv."""
-    if found := shutil.which("python3.8"):
-        yield Path(found)
-    yield from sorted((Path.home() / ".pyenv/versions").glob("3.8.*/bin/python"))
-
-
-def with_numpy() -> Path | None:
-    """The first of them that has numpy."""
-    for python in pythons():
-        asked = subprocess.run(
-            # Where it lies: what pyenv puts on the path works only for its own user.
-            [python, "-c", "import numpy, sys; print(sys.executable)"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if asked.returncode == 0:
-            return Path(asked.stdout.strip())
-    return None
 
 
 def test_on_python_3_8(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from made_adapters import BASE
 from made_adapters import write_base
 
-from harness.artifacts.convert import Artifact
+from harness.artifacts.artifact import Artifact
 from harness.artifacts.convert import convert
 from harness.deadline import Deadline
 from harness.errors import ConversionRefused

@@ -17,6 +17,7 @@ from local_board import CRASH
 from local_board import LocalBoard
 from local_board import convert
 
+from harness.artifacts.supply import Folders
 from harness.errors import RuntimeDied
 from harness.errors import RuntimeRefused
 from harness.golden.prompts import Prompt
@@ -34,17 +35,18 @@ PROMPTS = PromptSet(
 
 
 class SessionScoped:
-    """A runtime whose sessions each have an adapter of their own.
+    """A runtime whose sessions each have adapters of their own.
 
-    A row of logits is the content of the adapter times its scale, and how many
+    A row of logits is the content of the adapters times their scale, and how many
     tokens the session holds.
     """
 
-    identity = capabilities = None
+    identity = None
+    capabilities = SimpleNamespace(phases=("prefill", "decode"))
 
     def __init__(self) -> None:
         self.loaded: dict[str, str] = {}
-        self.sessions: list[Any] = []
+        self.sessions: list[_Session] = []
         self.starts = 1
 
     def load(self, artifact: str, name: str) -> None:
@@ -55,35 +57,39 @@ class SessionScoped:
     def unload(self, name: str) -> None:
         del self.loaded[name]
 
-    def session(self) -> Any:
+    def renew(self, bundle: str) -> None:
+        self.loaded.clear()
+
+    def session(self) -> _Session:
         self.sessions.append(_Session(self))
         return self.sessions[-1]
 
-    def adapters(self) -> dict[str, float]:
-        active = [s.active for s in self.sessions if s.active]
-        return {name: scale for name, scale in active}
-
     def restart(self) -> None:
+        starts = self.starts
         self.__init__()  # type: ignore[misc]
-        self.starts += 1
+        self.starts = starts + 1
 
 
 class _Session:
     def __init__(self, runtime: SessionScoped) -> None:
         self.runtime = runtime
-        self.active: tuple[str, float] | None = None
+        self.active: dict[str, float] = {}
         self.held = 0
+        self.closed = False
 
-    def activate(self, name: str, scale: float = 1.0) -> None:
-        if self.runtime.loaded[name].endswith("unfit"):
+    def activate(self, adapters: dict[str, float]) -> None:
+        if any(self.runtime.loaded[name].endswith("unfit") for name in adapters):
             raise RuntimeRefused("does not fit", vendor_code="-2")
-        self.active = (name, scale)
+        self.active = dict(adapters)
 
-    def deactivate(self) -> None:
-        self.active = None
+    def reported(self) -> dict[str, float]:
+        return self.active
 
     def reset(self) -> None:
         self.held = 0
+
+    def close(self) -> None:
+        self.closed = True
 
     def score(
         self,
@@ -91,14 +97,14 @@ class _Session:
         continuation: Sequence[int],
         phase: str,
         *,
-        fresh: bool = False,
+        cache: str = "kept",
     ) -> np.ndarray:
-        if fresh:
+        if cache != "kept":
             self.reset()
-        effect = 0.0
-        if self.active:
-            name, scale = self.active
-            effect = len(self.runtime.loaded[name]) * scale
+        effect = sum(
+            len(self.runtime.loaded[name]) * scale
+            for name, scale in self.active.items()
+        )
         row = [effect, self.held, phase == "decode"]
         self.held += len(prompt) + len(continuation)
         return np.array([row] * len(continuation), np.float32)
@@ -114,7 +120,7 @@ def device(runtime: SessionScoped) -> Device:
     store = SimpleNamespace(
         put_folder=lambda folder: f"store/{folder.name}", forget=lambda: None
     )
-    return Device(runtime, store)  # type: ignore[arg-type]
+    return Device(runtime, Folders(store))  # type: ignore[arg-type]
 
 
 def effect(device: Device) -> float:
@@ -164,6 +170,27 @@ def test_a_first_adapter_that_is_refused_is_forgotten(
     assert effect(device) == 0
 
 
+def test_conversations_beside_each_other(
+    device: Device, runtime: SessionScoped
+) -> None:
+    device.apply(Path("abc"))
+    with device.beside() as other:
+        assert effect(other) == 0
+        other.combine({Path("abc"): 0.5, Path("abcdef"): 2.0})
+        assert effect(other) == len("store/abc") / 2 + 2 * len("store/abcdef")
+        assert effect(device) == len("store/abc")
+        other.clear()
+        assert effect(device) == len("store/abc")
+    assert [s.closed for s in runtime.sessions] == [False, True]
+
+
+def test_what_a_prompt_finds_in_the_cache(device: Device) -> None:
+    prompt = PROMPTS.few(1, 4)
+    assert device.fresh().score(prompt).logits[0, 1] == 0
+    assert device.further().score(prompt).logits[0, 1] == 24
+    assert device.anew().score(prompt).logits[0, 1] == 0
+
+
 def test_scoring_in_decode(device: Device) -> None:
     assert device.fresh("decode").score(PROMPTS).logits[:, 2].all()
 
@@ -182,7 +209,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBoard]:
 @pytest.fixture(scope="module")
 def real(board: LocalBoard) -> Iterator[Device]:
     with board.runtime() as runtime:
-        yield Device(runtime, board.store)
+        yield Device(runtime, Folders(board.store))
 
 
 def test_base_adapter_base_adapter(real: Device) -> None:
@@ -226,7 +253,7 @@ def test_a_bad_adapter_changes_nothing(real: Device, tmp_path: Path) -> None:
 
 def test_a_restart_after_a_death_is_base(board: LocalBoard) -> None:
     with board.runtime() as runtime:
-        device = Device(runtime, board.store)
+        device = Device(runtime, Folders(board.store))
         base = device.fresh().score(PROMPTS)
         device.apply(ADAPTERS / "r8-all")
         with pytest.raises(RuntimeDied):
@@ -240,7 +267,7 @@ def test_a_restart_after_a_death_is_base(board: LocalBoard) -> None:
 
 def test_a_restart_of_a_board_that_keeps_no_files(board: LocalBoard) -> None:
     with board.runtime() as runtime:
-        device = Device(runtime, board.store)
+        device = Device(runtime, Folders(board.store))
         device.apply(ADAPTERS / "r8-all")
         loaded = device.fresh().score(PROMPTS)
         shutil.rmtree(board.root / "work")

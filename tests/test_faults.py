@@ -19,8 +19,8 @@ from simulation import distance
 from harness.errors import UsageFault
 from harness.probes.loader import Loader
 from harness.probes.loader import LoaderRefused
-from harness.simulator.bm1688.device import FAULT_FILE
-from harness.simulator.bm1688.device import ROOT
+from harness.simulator.board import FAULT_FILE
+from harness.simulator.board import ROOT
 from harness.simulator.decoder import LINEARS
 from harness.simulator.faults import loaders
 from harness.simulator.faults.catalogue import catalogue

@@ -23,7 +23,7 @@ from made_adapters import write_base
 
 from harness.artifacts import forge
 from harness.artifacts.adapter import Adapter
-from harness.artifacts.forge.slots import exactness
+from harness.artifacts.forge.slots import in_slots
 from harness.artifacts.forge.writer import Draft
 from harness.artifacts.forge.writer import Part
 from harness.artifacts.model import Base
@@ -160,14 +160,14 @@ class TestEquivalent:
                 continue
             made = board.bytes_of(e.make(tmp_path / e.name))
             same = all((made[n] == original[n]).all() for n in original)
-            assert same == (e.exactness == "bytes"), e.name
+            assert same == (e.exactness(in_slots) == "bytes"), e.name
 
     def test_exact_ones_give_equal_bits_in_device_arithmetic(
         self, source: Path, tmp_path: Path
     ) -> None:
         board = FakeBoard(Base.open(BASE))
         for e in forge.equivalents(Adapter.open(source), RESERVED):
-            if e.exactness == "rounded":
+            if e.exactness(in_slots) == "rounded":
                 continue
             made = board.bytes_of(e.make(tmp_path / e.name))
             if e.relation == "adapter":
@@ -227,7 +227,7 @@ class TestEquivalent:
             assert unfit(made, base, 12) == [], e.name
             if e.relation == "adapter":
                 assert_same(original, deltas(made), 1e-6)
-            if e.relation == "adapter" and e.exactness == "bytes":
+            if e.relation == "adapter" and e.exactness(in_slots) == "bytes":
                 theirs = board.bytes_of(made)
                 assert all((theirs[n] == slots[n]).all() for n in slots), e.name
 
@@ -240,8 +240,8 @@ class TestEquivalent:
         plain = Draft({}, {"m": Part(a, b, 10.0)}, rslora=False)
         scale = 10 / 11 * math.sqrt(11)
         rooted = Draft({}, {"m": Part(a, b, scale)}, rslora=True)
-        assert exactness(plain, plain) == "bytes"
-        assert exactness(plain, rooted) == "rounded"
+        assert in_slots(plain, plain) == "bytes"
+        assert in_slots(plain, rooted) == "rounded"
 
     def test_subnormal_values_are_not_called_exact(self, tmp_path: Path) -> None:
         tensors = factors(8, layers=1, modules=["self_attn.q_proj"])
@@ -249,8 +249,8 @@ class TestEquivalent:
         tensors[a][0, 0] = 2.0**-126  # its eighth loses nothing yet, but is subnormal
         folder = write_adapter(tmp_path / "a", tensors, target_modules=["q_proj"])
         made = {e.name: e for e in forge.equivalents(Adapter.open(folder), RESERVED)}
-        assert made["shifted-down"].exactness == "rounded"
-        assert made["shifted-up"].exactness == "exact"
+        assert made["shifted-down"].exactness(in_slots) == "rounded"
+        assert made["shifted-up"].exactness(in_slots) == "exact"
 
     def test_patterns_say_all(self, tmp_path: Path) -> None:
         made = {e.name: e for e in forge.equivalents(Adapter.open(PATTERNS), RESERVED)}

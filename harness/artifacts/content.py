@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -13,7 +14,7 @@ from typing import Self
 from harness.errors import UsageFault
 
 
-__all__ = ["Content", "files", "suffix"]
+__all__ = ["Content", "files", "folder_digest", "listing", "suffix"]
 
 # A folder of an adapter or a probe has tens of files; a home folder given by
 # mistake has more than this.
@@ -131,3 +132,17 @@ def files(folder: Path) -> dict[str, Path]:
     if not found:
         raise refuse(folder, "an empty folder")
     return dict(sorted(found.items()))
+
+
+def listing(contents: Mapping[str, Content]) -> str:
+    """Digests and places of a folder's files, a line each."""
+    return "".join(f"{content.digest} {place}\n" for place, content in contents.items())
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256 over the listing of a folder's files, in hex.
+
+    :raises UsageFault: as `files`, or a file cannot be read.
+    """
+    contents = {place: Content.of(path) for place, path in files(folder).items()}
+    return hashlib.sha256(os.fsencode(listing(contents))).hexdigest()

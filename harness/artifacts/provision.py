@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.artifacts.content import Content
 from harness.artifacts.content import files
+from harness.artifacts.content import listing
 from harness.artifacts.content import suffix
 from harness.artifacts.questions import Keeper
 from harness.deadline import Deadline
@@ -89,8 +90,7 @@ class Store:
         """
         found = {p: Content.of(path) for p, path in files(Path(folder)).items()}
         places = {place: content.digest for place, content in found.items()}
-        lines = "".join(f"{digest} {place}\n" for place, digest in places.items())
-        name = hashlib.sha256(os.fsencode(lines)).hexdigest()
+        name = hashlib.sha256(os.fsencode(listing(found))).hexdigest()
         if not self._knows(name):
             contents = {content.digest: content for content in found.values()}
             self._have(contents, name, places)

@@ -106,17 +106,22 @@ class Board(BaseModel):
     :param model: path over there of a model that is on the board already.
     :param convert: command, run here, that makes the model; ` BASE OUT` is
         appended and `{python}` stands for this interpreter.
+    :param bundle: command, run here, that makes a bundle of adapters, where the
+        platform takes them so; ` BASE OUT NAME=FOLDER ...` is appended.
     :param base: folder of the base checkpoint, here.
     :param golden: folder of the stored reference, here.
     :param adapters: a folder of adapter folders, or the adapter folders, here.
     :param loader: `reference`, `FILE.py:Class` or `module:Class`.
     :param reserved_rank: rank compiled into the model's slots.
+    :param guards_cache_files: the product promises to refuse a KV cache file of
+        another adapter, scale or base (R52); without it one that is taken is only
+        noted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern=_NAME)
-    platform: Literal["bm1688"]
+    platform: Literal["bm1688", "rk1828"]
     simulated: bool = False
     host: Annotated[str, AfterValidator(_address)] | None = None
     identity: Here | None = None
@@ -125,16 +130,19 @@ class Board(BaseModel):
     workdir: There = ".harness"
     model: There | None = None
     convert: Annotated[str, AfterValidator(_command)] | None = None
+    bundle: Annotated[str, AfterValidator(_command)] | None = None
     base: Here | None = None
     golden: Here | None = None
     adapters: Annotated[Path | tuple[Path, ...] | None, BeforeValidator(_paths)] = None
     loader: Annotated[str, AfterValidator(_loader)] = "reference"
     reserved_rank: int = Field(default=32, ge=1, le=1024)
+    guards_cache_files: bool = False
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.convert is not None and self.base is None:
-            raise ValueError("'convert' needs 'base', the checkpoint it converts")
+        for key in ("convert", "bundle"):
+            if getattr(self, key) is not None and self.base is None:
+                raise ValueError(f"{key!r} needs 'base', the checkpoint it converts")
         if self.simulated:
             for key in ("host", "identity", "known_hosts", "model"):
                 if getattr(self, key) is not None:

@@ -16,12 +16,18 @@ from harness.errors import Infrastructure
 from harness.errors import UsageFault
 
 
-__all__ = ["SimulatedBoard", "start"]
+__all__ = ["FaultElsewhere", "SimulatedBoard", "start"]
 
 # The server ends its commands and itself at once; this only keeps a broken one
 # from holding up the run.
 STOP_S = 5.0
 MOST_LINE = 1 << 16
+
+
+class FaultElsewhere(UsageFault):
+    """The fault is none of this platform."""
+
+    code = "fault-elsewhere"
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class SimulatedBoard:
     :param known_hosts: file with its host key.
     :param workdir: absolute folder over there for files of the harness.
     :param loader: `FILE:Class` of a faulty loader, None for the sound one.
+    :param bundler: `module:Class` of a faulty converter of adapters, None for the
+        sound one.
     :param process: the server.
     """
 
@@ -41,6 +49,7 @@ class SimulatedBoard:
     known_hosts: Path
     workdir: str
     loader: str | None
+    bundler: str | None
     process: subprocess.Popen[bytes]
 
     def stop(self) -> None:
@@ -62,6 +71,7 @@ def start(
     :param fault: name of a built-in fault, or `module:Class` that can be imported
         from the current folder.
     :param python: the board's own interpreter (>= 3.8, with numpy); None: ours.
+    :raises FaultElsewhere: the fault is one of another platform.
     :raises UsageFault: there is no such fault or platform.
     :raises Infrastructure: it did not start in time.
     """
@@ -87,13 +97,15 @@ def start(
         raise
     if "refused" in told:
         _stop(process)
-        raise UsageFault(str(told["refused"]), where=name, cure=str(told["cure"]))
+        kind = FaultElsewhere if told["elsewhere"] else UsageFault
+        raise kind(str(told["refused"]), where=name, cure=str(told["cure"]))
     return SimulatedBoard(
         host=told["host"],
         identity=Path(told["identity"]),
         known_hosts=Path(told["known_hosts"]),
         workdir=told["workdir"],
         loader=told["loader"],
+        bundler=told["bundler"],
         process=process,
     )
 

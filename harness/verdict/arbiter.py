@@ -76,6 +76,10 @@ class Arbiter:
         parameters = {"limit": limit, "unit": unit, "source": source}
         return self._judge("at most", name, {"value": finite(value)}, parameters)
 
+    def note(self, text: str, name: str) -> Judgement:
+        """What a platform does where nobody documents what it should."""
+        return self._judge("note", name, {"text": text}, {})
+
     def refused(
         self,
         attempt: Callable[[], object],

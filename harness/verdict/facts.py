@@ -84,6 +84,23 @@ def decide_at_most(
     return Decision(outcome, measurement, text + source)
 
 
+@rule("note")
+def decide_note(
+    statistics: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> Decision:
+    """Something seen that is neither right nor wrong: it is said, not judged."""
+    text = str(statistics["text"])
+    measurement = Measurement(
+        name="seen",
+        value=text,
+        unit="",
+        limit="",
+        limit_source="not documented, so not judged",
+        note="stated, not judged",
+    )
+    return Decision(Outcome.PASS, measurement, text)
+
+
 @rule("refused")
 def decide_refused(
     statistics: Mapping[str, Any], parameters: Mapping[str, Any]

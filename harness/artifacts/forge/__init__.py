@@ -6,6 +6,9 @@ from harness.artifacts.forge.damaged import Damaged
 from harness.artifacts.forge.damaged import damaged
 from harness.artifacts.forge.equivalent import Equivalent
 from harness.artifacts.forge.equivalent import equivalents
+from harness.artifacts.forge.files import damaged_files
+from harness.artifacts.forge.slots import by_content
+from harness.artifacts.forge.slots import in_slots
 from harness.artifacts.forge.wrong import Wrong
 from harness.artifacts.forge.wrong import amplified
 from harness.artifacts.forge.wrong import controls
@@ -21,10 +24,13 @@ __all__ = [
     "Equivalent",
     "Wrong",
     "amplified",
+    "by_content",
     "controls",
     "damaged",
+    "damaged_files",
     "equivalents",
     "foreign",
+    "in_slots",
     "only",
     "probes",
     "rescaled",

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from typing import Literal
@@ -19,8 +18,8 @@ import numpy as np
 from harness.artifacts.adapter import CONFIG
 from harness.artifacts.adapter import WEIGHTS
 from harness.artifacts.adapter import Adapter
+from harness.artifacts.forge.slots import Compare
 from harness.artifacts.forge.slots import Exactness
-from harness.artifacts.forge.slots import exactness
 from harness.artifacts.forge.writer import Draft
 from harness.artifacts.forge.writer import Part
 from harness.artifacts.forge.writer import dump
@@ -57,12 +56,15 @@ class Equivalent:
     twin: Draft | None = field(default=None, repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def exactness(self) -> Exactness:
-        """How equal, on BM1688 slots (bf16, always of the reserved rank)."""
+    def exactness(self, compare: Compare) -> Exactness:
+        """How equal the two are.
+
+        :param compare: `in_slots` where a platform's slots can be read, so that it is
+            known what they hold, else `by_content`.
+        """
         if self.relation == "base":
-            return exactness(self.source.on({}), self.draft)
-        return exactness(self.twin or self.source, self.draft)
+            return compare(self.source.on({}), self.draft)
+        return compare(self.twin or self.source, self.draft)
 
     def make(self, target: Path) -> Path:
         """Write the adapter.

@@ -1,6 +1,7 @@
-"""What a correct loader puts into BM1688 slots, and how two adapters compare there.
+"""How equal two adapters are on a correct board.
 
-The slots are bf16 and always have the reserved rank; the graph computes
+On a BM1688 it is known what a correct loader puts into its slots: they are bf16 and
+always have the reserved rank; the graph computes
 `(x A^T) B` with A `[reserved, in]`, B `[reserved, out]` and holds no scale, so
 alpha/r is multiplied into B before the write (vendor's layout). Loaders may
 compute scale and product in float32 or float64; a relation counts as exact only
@@ -9,15 +10,17 @@ where all of them agree, so that no correct loader is blamed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
 from harness.artifacts.forge.writer import Draft
+from harness.artifacts.forge.writer import Part
 
 
-__all__ = ["Exactness", "exactness"]
+__all__ = ["Compare", "Exactness", "by_content", "in_slots"]
 
 Exactness = Literal["bytes", "exact", "rounded"]
 """How equal two adapters are on such a device.
@@ -42,7 +45,39 @@ TINY = 2.0**-126
 ROOM = 2.0**40
 
 
-def exactness(left: Draft, right: Draft) -> Exactness:
+Compare = Callable[[Draft, Draft], Exactness]
+
+
+def by_content(left: Draft, right: Draft) -> Exactness:
+    """How equal two adapters are wherever nothing is known of how they are held.
+
+    Equal factors and scales give equal everything, and a branch that is zero gives
+    the base; whatever else means the same function may be rounded on its way.
+    """
+    worst: Exactness = "bytes"
+    for path in left.parts.keys() | right.parts.keys():
+        pair = [draft.parts.get(path) for draft in (left, right)]
+        if all(part is None or _silent(part) for part in pair):
+            worst = "exact"
+            continue
+        if None in pair or left.scale(path) != right.scale(path):
+            return "rounded"
+        one, other = pair
+        assert one is not None and other is not None
+        if not (_equal(one.a, other.a) and _equal(one.b, other.b)):
+            return "rounded"
+    return worst
+
+
+def _silent(part: Part) -> bool:
+    return part.alpha == 0 or not part.a.any() or not part.b.any()
+
+
+def _equal(left: np.ndarray, right: np.ndarray) -> bool:
+    return np.array_equal(left.astype(np.float64), right.astype(np.float64))
+
+
+def in_slots(left: Draft, right: Draft) -> Exactness:
     """How equal two adapters are in BM1688 slots, computed on their own values."""
     worst: Exactness = "bytes"
     for path in left.parts.keys() | right.parts.keys():

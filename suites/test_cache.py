@@ -1,0 +1,127 @@
+"""What a switch of adapter leaves of the KV cache (R50-R52).
+
+Judged where the cache is the runtime's own. Where a switch is one of the whole
+process, the cache belongs to the program that drives the runtime.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import RuntimeRefused
+from harness.golden import Prompt
+from harness.golden import PromptSet
+
+
+# Tokens of a conversation's first turn: more than an int4 cache keeps in fp16 (32 on
+# the simulated RK1828), so that both kinds of rows can be left behind.
+FIRST_TURN = 48
+
+
+@pytest.fixture
+def switches(device, adapter, other):
+    """Switches to go through: name, and what is done before and at the switch."""
+    if device.capabilities.scope == "process":
+        pytest.skip("here the KV cache belongs to the program, not to the runtime")
+    one, two = adapter.folder, other
+    found = {
+        "adapter to adapter": (lambda: device.apply(two), lambda: device.apply(one)),
+        "base to adapter": (device.clear, lambda: device.apply(one)),
+        "adapter to base": (lambda: device.apply(one), device.clear),
+    }
+    if device.capabilities.runtime_scale:
+        found["scale to scale"] = (
+            lambda: device.apply(one, scale=0.5),
+            lambda: device.apply(one),
+        )
+    return found
+
+
+def each(prompts):
+    """Every prompt as a set of its own."""
+    return [PromptSet((prompt,)) for prompt in prompts]
+
+
+def two_turns(prompts):
+    """A long first turn and a short second one, out of some prompts."""
+    text = [t for p in prompts for t in (*p.tokens, *p.continuation)]
+    first = Prompt("first turn", "turns", tuple(text[:FIRST_TURN]), (text[FIRST_TURN],))
+    rest = text[FIRST_TURN + 1 :]
+    second = Prompt("second turn", "turns", tuple(rest[:6]), tuple(rest[6:12]))
+    return PromptSet((first,)), PromptSet((second,))
+
+
+@pytest.mark.requirement("R50")
+def test_fresh_prompt_sees_nothing_of_the_old_cache(device, switches, brief, judge):
+    """The same prompt again after a switch, nothing emptied in between."""
+    for name, (before, switch) in switches.items():
+        for prompt in each(brief.few(2, 8)):
+            switch()
+            expected = device.fresh().score(prompt)
+            before()
+            old = device.fresh().score(prompt)
+            switch()
+            observed = device.anew().score(prompt)
+            judge.differs(old, expected, name=f"{name}: two states")
+            judge.same(expected, observed, name=f"{name}: {prompt.prompts[0].name}")
+
+
+@pytest.mark.requirement("R51")
+def test_switch_inside_a_conversation_drops_the_cache(device, switches, prompts, judge):
+    """The next turn stands alone: what was said under the former adapter is gone."""
+    first, second = two_turns(prompts)
+    for name, (before, switch) in switches.items():
+        switch()
+        alone = device.fresh().score(second)
+        device.fresh().score(first)
+        judge.differs(
+            alone, device.further().score(second), name=f"{name}: a turn before counts"
+        )
+        before()
+        device.fresh().score(first)
+        switch()
+        observed = device.further().score(second)
+        judge.same(alone, observed, name=f"{name}: the cache is dropped")
+
+
+@pytest.mark.requirement("R52")
+def test_saved_cache_is_only_valid_where_it_was_made(
+    device, bench, switches, prompts, judge, forged
+):
+    """A file comes back under its own adapter and scale, and under no others.
+
+    A runtime that ties files to nothing is said to do so; it is wrong where the
+    product promises to guard them.
+    """
+    if not device.capabilities.cache_files:
+        pytest.skip("this platform saves no KV cache")
+    first, second = two_turns(prompts)
+    for number, (name, (before, switch)) in enumerate(switches.items()):
+        file = f"{forged('cache').name}-{number}"
+        before()
+        device.fresh().score(first)
+        device.session.save_cache(file)
+        expected = device.further().score(second)
+        device.session.reset()
+        device.session.load_cache(file)
+        judge.same(expected, device.further().score(second), name=f"{name}: its own")
+        switch()
+        alone = device.fresh().score(second)
+        device.fresh().score(first)
+        right = device.further().score(second)
+        device.session.reset()
+        try:
+            device.session.load_cache(file)
+        except RuntimeRefused as refusal:
+            judge.note(f"refused: {refusal.cause}", name=f"{name}: another's")
+            judge.same(
+                alone, device.further().score(second), name=f"{name}: nothing of it"
+            )
+            continue
+        taken = device.further().score(second)
+        if bench.board.guards_cache_files:
+            judge.same(right, taken, name=f"{name}: another's, taken")
+        else:
+            judge.note(
+                "a cache saved under another state was taken", name=f"{name}: another's"
+            )

@@ -1,0 +1,216 @@
+"""Several sessions on one board, each with its own adapter (R60-R65)."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import ExitStack
+
+import pytest
+
+from harness.errors import RuntimeRefused
+
+
+# Opening a session allocates its KV cache; ten seconds of silence is a hang.
+OPENS_S = 10.0
+# Sessions with an adapter each: as many as the vendor's documents speak of.
+SESSIONS = 4
+
+
+@pytest.fixture
+def seats(device):
+    """Gives so many conversations on the board, the first one among them."""
+    if device.capabilities.scope == "process":
+        pytest.skip("the slots belong to the process: all sessions share them")
+    with ExitStack() as stack:
+        yield lambda count: [
+            device,
+            *(stack.enter_context(device.beside()) for _ in range(count - 1)),
+        ]
+
+
+@pytest.mark.requirement("R60")
+def test_base_session_is_untouched(seats, adapter, brief, prompts, judge):
+    """A session without an adapter answers as base while another uses one."""
+    quiet, busy = seats(2)
+    base = quiet.fresh().score(brief)
+    start, end = brief.few(1, 2), prompts.few(2, 4)
+    quiet.fresh().score(start)
+    undisturbed = quiet.further().score(end)
+
+    quiet.fresh().score(start)
+    busy.apply(adapter.folder)
+    loaded = busy.fresh().score(brief)
+    judge.differs(base, loaded, name="the session with the adapter")
+    judge.same(undisturbed, quiet.further().score(end), name="a conversation goes on")
+    judge.same(base, quiet.fresh().score(brief), name="base beside an adapter")
+    judge.equal(quiet.reported(), {}, name="reported beside an adapter")
+    judge.same(loaded, busy.fresh().score(brief), name="the adapter beside base")
+    busy.clear()
+    judge.same(base, busy.fresh().score(brief), name="the session cleared")
+    judge.same(base, quiet.fresh().score(brief), name="base after the other's clear")
+
+
+@pytest.mark.requirement("R60", "R15")
+def test_every_session_takes_an_adapter(seats, device, adapter, brief, judge):
+    """An adapter takes effect in whichever session it is applied in."""
+    every = seats(device.capabilities.max_sessions)
+    device.apply(adapter.folder)
+    expected = device.fresh().score(brief)
+    device.clear()
+    for number, seat in enumerate(every):
+        seat.apply(adapter.folder)
+        judge.same(expected, seat.fresh().score(brief), name=f"session {number}")
+        judge.equal(
+            seat.reported(), {adapter.name: 1.0}, name=f"reported in session {number}"
+        )
+        seat.clear()
+
+
+@pytest.mark.requirement("R61")
+def test_sessions_stay_independent(seats, device, adapters, brief, judge):
+    """Different adapters and scales at once, in every order of use."""
+    count = min(SESSIONS, device.capabilities.max_sessions)
+    folders = [adapter.folder for adapter in adapters]
+    scales = (1.0, 0.5, 2.0, 1.0)[:count]
+    states = list(zip(itertools.cycle(folders), scales, strict=False))
+    few = brief.few(2, 4)
+    alone = []
+    for folder, scale in states:
+        device.apply(folder, scale=scale)
+        alone.append(device.fresh().score(few))
+    device.clear()
+    every = seats(count)
+    for seat, (folder, scale) in zip(every, states, strict=True):
+        seat.apply(folder, scale=scale)
+    for order in itertools.permutations(range(count)):
+        for number in order:
+            judge.same(
+                alone[number],
+                every[number].fresh().score(few),
+                name=f"session {number} in the order {order}",
+            )
+    # One after another goes to the next one's state; the others do not notice.
+    for moved in range(count):
+        folder, scale = states[(moved + 1) % count]
+        every[moved].apply(folder, scale=scale)
+        for number, seat in enumerate(every):
+            state = (number + 1) % count if number <= moved else number
+            judge.same(
+                alone[state],
+                seat.fresh().score(few),
+                name=f"session {number} after a switch in {moved}",
+            )
+
+
+@pytest.mark.requirement("R62")
+def test_capacity_of_sessions(seats, device, adapter, brief, judge):
+    """All sessions there are can be had; one more is refused and harms none."""
+    base = device.fresh().score(brief)
+    every = seats(device.capabilities.max_sessions)
+    every[-1].apply(adapter.folder)
+    loaded = every[-1].fresh().score(brief)
+    judge.refused(lambda: seats(2), name="one session more", within=OPENS_S)
+    judge.same(loaded, every[-1].fresh().score(brief), name="the last one goes on")
+    judge.same(base, device.fresh().score(brief), name="the first one goes on")
+    every[-1].__exit__()
+    with device.beside() as again:
+        judge.same(base, again.fresh().score(brief), name="a session opened again")
+
+
+@pytest.mark.requirement("R62")
+def test_capacity_of_adapters(device, crowd, brief, judge):
+    """As many adapters as fit are loaded at once, and each one is itself."""
+    if device.capabilities.max_adapters < len(crowd):
+        pytest.skip(f"{device.capabilities.max_adapters} adapters at most")
+    few = brief.few(1, 4)
+    alone = {}
+    for folder in (crowd[0], crowd[len(crowd) // 2], crowd[-1]):
+        device.restart()
+        device.apply(folder)
+        alone[folder] = device.fresh().score(few)
+    device.restart()
+    device.clear()  # opens the session, whose KV cache takes memory as well
+    free = device.runtime.memory()
+    for folder in crowd:
+        device.load(folder)
+    before = None
+    for folder in crowd:
+        device.apply(folder)
+        scores = device.fresh().score(few)
+        if before is not None:
+            judge.differs(before, scores, name=f"{folder.name} is another one")
+        if folder in alone:
+            judge.same(alone[folder], scores, name=f"{folder.name} among all")
+        before = scores
+    device.clear()
+    for folder in crowd:
+        device.unload(folder.name)
+    judge.equal(device.runtime.memory(), free, name="memory after all are unloaded")
+
+
+@pytest.mark.requirement("R63")
+def test_session_goes_before_context(seats, device, adapter, other, brief, judge):
+    """A session's own switch counts more than the one for all sessions.
+
+    Without one of its own it follows the context, or stays base: it is said which.
+    """
+    if not device.capabilities.context_switch:
+        pytest.skip("this platform has no switch for all sessions")
+    own, plain = seats(2)
+    base = plain.fresh().score(brief)
+    own.apply(adapter.folder)
+    expected = own.fresh().score(brief)
+    plain.apply(other)
+    loaded = plain.fresh().score(brief)
+    plain.clear()
+    device.runtime.activate({other.name: 1.0})
+    judge.same(expected, own.fresh().score(brief), name="context after session")
+    own.apply(adapter.folder)
+    judge.same(expected, own.fresh().score(brief), name="session after context")
+    with device.beside() as untouched:
+        seen = untouched.fresh().score(brief)
+        followed = seen.digest == loaded.digest
+        judge.same(
+            loaded if followed else base, seen, name="a session that was never switched"
+        )
+        judge.note(
+            "follows the context" if followed else "stays base",
+            name="a session that was never switched",
+        )
+    device.runtime.activate({})
+    judge.same(expected, own.fresh().score(brief), name="session after the context's")
+    own.clear()
+    judge.same(base, own.fresh().score(brief), name="both cleared")
+
+
+@pytest.mark.requirement("R65")
+def test_adapters_in_one_session_add_up(
+    device, adapter, other, copy, brief, reference, judge
+):
+    """Two adapters at once are the sum of both, whichever came first."""
+    if device.capabilities.max_active < 2:
+        pytest.skip("one adapter at a time")
+    base = device.fresh().score(brief)
+    device.apply(adapter.folder)
+    plain = device.fresh().score(brief)
+    try:
+        device.combine({adapter.folder: 1.0, other: 1.0})
+    except RuntimeRefused as refusal:
+        judge.note(f"refused: {refusal.cause}", name="two adapters at once")
+        judge.same(plain, device.fresh().score(brief), name="the first one stays")
+        return
+    both = device.fresh().score(brief)
+    judge.differs(plain, both, name="the second one takes effect")
+    reported = {adapter.folder.name: 1.0, other.name: 1.0}
+    judge.equal(device.reported(), reported, name="reported together")
+    device.clear()
+    device.combine({other: 1.0, adapter.folder: 1.0})
+    observed = device.fresh().score(brief)
+    judge.close(both, observed, reference, name="the other order", base=base)
+    device.combine({adapter.folder: 0.5, copy: 0.5})
+    halves = device.fresh().score(brief)
+    judge.close(plain, halves, reference, name="two halves", base=base)
+    device.combine({adapter.folder: 1.0, other: 0.0})
+    judge.same(plain, device.fresh().score(brief), name="a second one at scale 0")
+    device.apply(adapter.folder)
+    judge.same(plain, device.fresh().score(brief), name="the second one taken away")
