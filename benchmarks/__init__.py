@@ -1,1 +1,1 @@
-"""What the harness costs, measured on this machine; nothing here passes or fails."""
+"""What the harness costs, measured on this machine; no time here passes or fails."""

@@ -15,7 +15,7 @@ from benchmarks import machine
 from benchmarks import results
 
 
-NAMES = ("latency", "scoring", "judging", "provisioning", "acceptance")
+NAMES = ("latency", "scoring", "judging", "provisioning", "soak", "acceptance")
 KEPT = Path(__file__).with_name("results.json")
 
 

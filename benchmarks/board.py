@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from harness.artifacts.provision import Store
 from harness.boards import simulated
 from harness.boards.address import Address
+from harness.boards.inventory import Inventory
 from harness.deadline import Deadline
 from harness.golden.tensors import TensorFile
 from harness.hosts.ssh import SshHost
@@ -22,11 +23,25 @@ from harness.runtimes.remote import RemoteRuntime
 from harness.simulator.bm1688.convert import convert
 
 
-__all__ = ["FIXTURES", "VOCABULARY", "Board", "large_base", "started"]
+__all__ = [
+    "FIXTURES",
+    "REPOSITORY",
+    "VOCABULARY",
+    "Board",
+    "inventory",
+    "large_base",
+    "started",
+]
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+REPOSITORY = Path(__file__).parents[1]
+FIXTURES = REPOSITORY / "fixtures"
 # Of the product's model (Qwen3-VL-2B).
 VOCABULARY = 151_936
+
+
+def inventory() -> Inventory:
+    """The boards of this repository."""
+    return Inventory.load(REPOSITORY / "boards.toml")
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ INTRODUCTION = """\
 
     .venv/bin/python -m benchmarks [NAME...] [--json FILE]
 
-What the harness costs beside what the board takes. Nothing here passes or fails, and
-no test asserts a time: figures differ from machine to machine and with what else runs
-on it, ratios less so. The load is the average number of processes that wanted to run
-in the minute before and after; above the number of cores, times are too long. Board
-and harness mostly take turns, so the processor time of an acceptance is about its
-wall time on a quiet machine.
+What the harness costs beside what the board takes. No time here passes or fails, and
+no test asserts one: figures differ from machine to machine and with what else runs
+on it, ratios less so. Wrong answers do fail: `soak` and `acceptance` end with what
+was wrong. The load is the average number of processes that wanted to run in the
+minute before and after; above the number of cores, times are too long. Board and
+harness mostly take turns, so the processor time of an acceptance is about its wall
+time on a quiet machine. Models and bundles come from the cache where they were made
+before.
 
 This file is written by the command; the last figures:
 """

@@ -79,7 +79,7 @@ def _times(
     """
     ours, device = [], []
     with board.runtime(base, folder) as runtime:
-        conversation = Conversation(runtime.session(), "prefill")
+        conversation = Conversation(runtime.session(), "prefill", "cleared")
         for _ in range(ROUNDS):
             for prompt in prompts:
                 one = PromptSet((prompt,))

@@ -1,3 +1,3 @@
 """Hardware-in-the-loop acceptance of LoRA adapters on NPU boards."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -132,7 +132,7 @@ class Acceptance:
         if bench.device.supply.has(stock):
             return None
         for later in self.plan.after(check):
-            needs = bench.kits.needs(later.fixtures, later.adapter)
+            needs = dict(bench.kits.needs(later.fixtures, later.adapter))
             if len(stock | needs) > bench.device.capabilities.max_adapters:
                 break
             stock |= needs

@@ -34,6 +34,7 @@ from harness.boards.health import preflight
 from harness.boards.inventory import Board
 from harness.boards.lease import Lease
 from harness.cache import cache_folder
+from harness.cache import prune
 from harness.deadline import Deadline
 from harness.errors import RuntimeFault
 from harness.errors import UsageFault
@@ -63,9 +64,13 @@ START_UP_S = 20.0
 CONVERT_S = 3600.0
 # RKNN3 looks for its bundles by this suffix.
 BUNDLE = ".lora_weight"
-# State checks are exact wherever a board is deterministic, so a few rows
-# decide them: 4 prompts x 8 rows see any change that reaches the logits.
-BRIEF_PROMPTS, BRIEF_ROWS = 4, 8
+# Bundles that are kept for the next run: those of one run over adapters of 50 MB for
+# a 2B model take 20 GB.
+BUNDLES_BYTES = 40 << 30
+# State checks are exact wherever a board is deterministic, so a few rows decide
+# them: prompts and rows of each by the cheaper graph, for in decode a row costs a
+# step. Three prompts still tell a rounding from a missing adapter.
+BRIEF: dict[Phase, tuple[int, int]] = {"prefill": (4, 8), "decode": (3, 4)}
 
 
 @contextmanager
@@ -163,7 +168,12 @@ class Bench:
         self._resources.callback(store.close)
         if board.convert:
             self._progress(f"{board.name}: converting {self.base.folder.name}")
-            self.artifact = self._converted(board.convert)
+            self.artifact = convert(
+                board.convert,
+                self.base.folder,
+                cache_folder() / "models",
+                Deadline(CONVERT_S),
+            )
             self._progress(f"{board.name}: provisioning")
         scratch = tempfile.TemporaryDirectory(prefix=f"{board.name}-adapters-")
         self._resources.enter_context(scratch)
@@ -173,7 +183,7 @@ class Bench:
             lambda: THETA[self.golden.scheme],
             Path(scratch.name),
         )
-        supply = self._supply(board, store)
+        supply = self._supply(board, store, Path(scratch.name))
         supply.stock({a.name: a.folder for a in self.adapters})
         runtime = RemoteRuntime(
             host,
@@ -191,24 +201,22 @@ class Bench:
         self._deterministic = self._fingerprint == self._look()
         self._progress(f"{board.name}: up")
 
-    def _converted(
-        self, command: str, adapters: Mapping[str, Path] | None = None
-    ) -> Artifact:
-        """What a converter makes of the base, or of adapters for it."""
-        return convert(
-            command,
-            self.base.folder,
-            cache_folder() / "models",
-            Deadline(CONVERT_S),
-            adapters=adapters or {},
-            suffix=BUNDLE if adapters else "",
-        )
-
-    def _supply(self, board: Board, store: Store) -> Supply:
-        command = board.bundle
+    def _supply(self, board: Board, store: Store, scratch: Path) -> Supply:
+        command, base = board.bundle, self.base.folder
         if command is None:
             return Folders(store)
-        return Bundles(store, lambda adapters: self._converted(command, adapters))
+        # What a converter that is wrong on purpose makes is nobody else's.
+        faulty = command != self.board.bundle
+        cache = (scratch if faulty else cache_folder()) / "bundles"
+
+        def make(adapters: Mapping[str, Path]) -> Artifact:
+            made = convert(
+                command, base, cache, Deadline(CONVERT_S), None, adapters, suffix=BUNDLE
+            )
+            prune(cache, BUNDLES_BYTES)
+            return made
+
+        return Bundles(store, make)
 
     def _model(self, board: Board, store: Store) -> str:
         """Path over there of what the runtime loads."""
@@ -245,7 +253,7 @@ class Bench:
     @cached_property
     def brief(self) -> PromptSet:
         """The prompts of the state checks."""
-        return self.golden.prompts.few(BRIEF_PROMPTS, BRIEF_ROWS)
+        return self.golden.prompts.few(*BRIEF[self.device.capabilities.phases[0]])
 
     def begin(self, stock: Mapping[str, Path] | None = None) -> Device:
         """The device in its base state, whatever the check before left.
@@ -325,11 +333,14 @@ class Bench:
             "probe": identity.probe,
             "model": dict(identity.model),
             "sidecar": self.artifact.sidecar if self.artifact else {},
+            "bundle": dict(self.device.supply.facts),
             "loader": self._loader(),
             "host": asdict(self.health),
             "base": asdict(base),
             "golden": {
                 "scheme": self.golden.scheme,
+                "base": self.golden.base_digest,
+                "device base": self.golden.index.device_base,
                 "prompts": self.golden.prompts.digest,
                 "versions": dict(self.golden.versions),
             },

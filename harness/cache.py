@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 
-__all__ = ["cache_folder"]
+__all__ = ["cache_folder", "prune"]
 
 
 def cache_folder() -> Path:
@@ -19,3 +21,22 @@ def cache_folder() -> Path:
     folder = Path(given).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def prune(folder: Path, limit: int) -> None:
+    """Remove what was made longest ago until at most `limit` bytes are left.
+
+    Each content is a folder of its own, made whole; the newest is kept in any case.
+    """
+    found = []
+    for content in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another run removed it
+            if content.is_dir():
+                size = sum(f.stat().st_size for f in content.rglob("*") if f.is_file())
+                found.append((content.stat().st_mtime, size, content))
+    total = sum(size for _, size, _ in found)
+    for _, size, content in sorted(found)[:-1]:
+        if total <= limit:
+            break
+        shutil.rmtree(content, ignore_errors=True)
+        total -= size

@@ -116,11 +116,10 @@ class Kits:
         """Folders that a check with these fixtures puts on the board, by name."""
         folders: list[Path] = []
         for name in fixtures:
-            if name in ("adapter", "widest_adapter"):
-                chosen = self.widest if name == "widest_adapter" else None
-                folders += [
-                    a.folder for a in self.adapters if a is chosen or a.name == adapter
-                ]
+            if name == "adapter":
+                folders += [a.folder for a in self.adapters if a.name == adapter]
+            elif name == "widest_adapter":
+                folders.append(self.widest.folder)
             elif name == "adapters":
                 folders += [a.folder for a in self.adapters]
             elif name in KITS:

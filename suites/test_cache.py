@@ -42,20 +42,18 @@ def each(prompts):
     return [PromptSet((prompt,)) for prompt in prompts]
 
 
-def two_turns(prompts):
-    """A long first turn and a short second one, out of some prompts."""
+def two_turns(prompts, brief):
+    """A long first turn out of some prompts, and one of the brief ones after it."""
     text = [t for p in prompts for t in (*p.tokens, *p.continuation)]
     first = Prompt("first turn", "turns", tuple(text[:FIRST_TURN]), (text[FIRST_TURN],))
-    rest = text[FIRST_TURN + 1 :]
-    second = Prompt("second turn", "turns", tuple(rest[:6]), tuple(rest[6:12]))
-    return PromptSet((first,)), PromptSet((second,))
+    return PromptSet((first,)), brief.first(1)
 
 
 @pytest.mark.requirement("R50")
 def test_fresh_prompt_sees_nothing_of_the_old_cache(device, switches, brief, judge):
     """The same prompt again after a switch, nothing emptied in between."""
     for name, (before, switch) in switches.items():
-        for prompt in each(brief.few(2, 8)):
+        for prompt in each(brief.first(2)):
             switch()
             expected = device.fresh().score(prompt)
             before()
@@ -67,9 +65,11 @@ def test_fresh_prompt_sees_nothing_of_the_old_cache(device, switches, brief, jud
 
 
 @pytest.mark.requirement("R51")
-def test_switch_inside_a_conversation_drops_the_cache(device, switches, prompts, judge):
+def test_switch_inside_a_conversation_drops_the_cache(
+    device, switches, prompts, brief, judge
+):
     """The next turn stands alone: what was said under the former adapter is gone."""
-    first, second = two_turns(prompts)
+    first, second = two_turns(prompts, brief)
     for name, (before, switch) in switches.items():
         switch()
         alone = device.fresh().score(second)
@@ -86,7 +86,7 @@ def test_switch_inside_a_conversation_drops_the_cache(device, switches, prompts,
 
 @pytest.mark.requirement("R52")
 def test_saved_cache_is_only_valid_where_it_was_made(
-    device, bench, switches, prompts, judge, forged
+    device, bench, switches, prompts, brief, judge, forged
 ):
     """A file comes back under its own adapter and scale, and under no others.
 
@@ -95,7 +95,7 @@ def test_saved_cache_is_only_valid_where_it_was_made(
     """
     if not device.capabilities.cache_files:
         pytest.skip("this platform saves no KV cache")
-    first, second = two_turns(prompts)
+    first, second = two_turns(prompts, brief)
     for number, (name, (before, switch)) in enumerate(switches.items()):
         file = f"{forged('cache').name}-{number}"
         before()

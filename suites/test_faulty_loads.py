@@ -40,7 +40,7 @@ def test_damaged_adapter_is_refused(device, other, brief, judge, forged, damage)
     """A clear error in time; the state before is untouched; the next load works."""
     # Other values than the damaged adapter's, so that a half-written load shows.
     good = other
-    few = brief.few(2, 4)
+    few = brief.first(2)
     bad = damage.make(forged(damage.name))
     base = device.fresh().score(few)
     within = patience(device)

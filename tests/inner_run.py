@@ -48,6 +48,23 @@ def simulated(name: str = "sim-1", **other: str) -> str:
     return "\n".join([f"[boards.{name}]", *lines, ""])
 
 
+# What the keys of a BM1688 are replaced with on an RK1828.
+RK1828 = {
+    "platform": '"rk1828"',
+    "golden": f'"{FIXTURES / "golden-rk1828"}"',
+    "convert": '"{python} -m harness.simulator.rk1828.convert"',
+    "bundle": '"{python} -m harness.simulator.rk1828.bundle"',
+    "reserved_rank": "64",
+    "guards_cache_files": "true",
+}
+
+
+def rk1828(name: str = "sim-1", **other: str) -> str:
+    """An entry for a simulated RK1828 with two adapters, unlike in rank and scale."""
+    adapters = [str(ADAPTERS / adapter) for adapter in ("r8-all", "r32-half")]
+    return simulated(name, **{**RK1828, "adapters": json.dumps(adapters), **other})
+
+
 def real(name: str, host: str, **other: str) -> str:
     """An entry for a board that is reached over SSH, as hardware is."""
     return simulated(name, simulated="", host=f'"{host}"', **other)

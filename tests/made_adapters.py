@@ -114,3 +114,14 @@ def deltas(folder: Path) -> dict[str, np.ndarray]:
         a, b = (f.astype(np.float64) for f in adapter.factors(module.path))
         found[module.path] = module.scale * (b @ a)
     return found
+
+
+def differing(left: dict, right: dict) -> set[str]:
+    """Modules whose delta W differs by more than rounding."""
+    changed = set()
+    for path in left.keys() | right.keys():
+        mine = left.get(path, np.zeros(1))
+        theirs = right.get(path, np.zeros(1))
+        if np.abs(mine - theirs).max() > 1e-6 * np.abs(mine).max():
+            changed.add(path)
+    return changed

@@ -13,50 +13,23 @@ from typing import Any
 import pytest
 from inner_run import ADAPTERS
 from inner_run import FIXTURES
+from inner_run import RK1828
 from inner_run import Ended
-from inner_run import Inner
 from inner_run import real
 from inner_run import simulated
 from old_python import with_numpy
 from ssh_server import SSHD
 from ssh_server import serving
+from whole_run import COMMAND
+from whole_run import accept
+from whole_run import board
+from whole_run import failed
+from whole_run import harness
 
 from harness.boards.simulated import start
 from harness.deadline import Deadline
 from harness.simulator.farm import prepare
 from harness.simulator.faults.catalogue import catalogue
-
-
-# A whole acceptance of two adapters takes a minute; this only ends one that hangs.
-PATIENCE_S = 900.0
-COMMAND = [sys.executable, "-c", "from harness.cli import main; main()"]
-
-
-def harness(*arguments: str | Path, cwd: Path) -> Ended:
-    """The `harness` command to its end, in a folder."""
-    ended = subprocess.run(  # noqa: PLW1510 - the status is what is tested
-        [*COMMAND, *map(str, arguments)],
-        cwd=cwd,
-        env=Inner(cwd).environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    return Ended(ended.returncode, ended.stdout, 0.0, cwd)
-
-
-def accept(folder: Path, boards: str, *arguments: str | Path) -> Ended:
-    """An acceptance with the suites as they are shipped."""
-    inventory = folder / "boards.toml"
-    inventory.write_text(boards)
-    places = [f"--boards={inventory}", f"--report={folder / 'reports'}"]
-    return harness("run", *places, *arguments, cwd=folder)
-
-
-def board(*adapters: str) -> str:
-    """A simulated board with these fixture adapters."""
-    return simulated(adapters=json.dumps([str(ADAPTERS / name) for name in adapters]))
 
 
 class TestSoundBoard:
@@ -154,12 +127,6 @@ NARROW = {
 }
 
 
-def failed(ended: Ended) -> set[str]:
-    """Requirements that came to FAIL."""
-    requirements: dict[str, Any] = ended.signoff["requirements"]
-    return {name for name, row in requirements.items() if row["status"] == "FAIL"}
-
-
 @pytest.mark.parametrize(
     ("fault", "checks"),
     [
@@ -185,8 +152,9 @@ def test_json_is_for_machines(tmp_path: Path) -> None:
 
 
 def test_every_fault_is_in_the_table() -> None:
-    benign = {name for name, fault in catalogue().items() if fault.benign}
-    assert set(FAULTS) == set(catalogue()) - benign and benign == {"noisy"}
+    known = catalogue("bm1688")
+    benign = {name for name, fault in known.items() if fault.benign}
+    assert set(FAULTS) == set(known) - benign and benign == {"noisy"}
 
 
 # Faults that show only after certain operations in a row, by what finds them.
@@ -305,7 +273,7 @@ def all_passed(ended: Ended) -> None:
 def test_through_openssh(tmp_path: Path) -> None:
     """A board behind sshd, its runtime found through `python =`."""
     there = tmp_path / "board"
-    prepare(there, sys.executable, None)
+    prepare(there, "bm1688", sys.executable, None)
     python = there / "bin" / "python"
     # The farm's boards compute on one thread each, as the machine has few.
     python.write_text(f'#!/bin/sh\nOMP_NUM_THREADS=1 exec {python}3 "$@"\n')
@@ -328,13 +296,16 @@ def test_through_openssh(tmp_path: Path) -> None:
     assert ended.signoff["environment"]["lab-1"]["simulated"] is False
 
 
-def test_on_python_3_8(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("platform", "keys"), [("bm1688", {}), ("rk1828", RK1828)], ids=["bm1688", "rk1828"]
+)
+def test_on_python_3_8(tmp_path: Path, platform: str, keys: dict[str, str]) -> None:
     """The oldest Python that a board may have."""
     python = with_numpy()
     if python is None:
         pytest.skip("no Python 3.8 with numpy on this machine")
     root = tmp_path / "board"
-    made = start("old", "bm1688", root, None, Deadline(60), python=str(python))
+    made = start("old", platform, root, None, Deadline(60), python=str(python))
     try:
         entry = real(
             "lab-1",
@@ -342,6 +313,7 @@ def test_on_python_3_8(tmp_path: Path) -> None:
             identity=f'"{made.identity}"',
             known_hosts=f'"{made.known_hosts}"',
             workdir=f'"{made.workdir}"',
+            **keys,
         )
         adapter = f"--adapter={ADAPTERS / 'r4-qv'}"
         ended = accept(tmp_path, entry, "--board=lab-1", adapter, "-k", FEW)

@@ -69,6 +69,27 @@ def script(folder: Path, text: str) -> Path:
     return folder
 
 
+# A converter of adapters: refuses folders that hold a file `bad`, writes the contents
+# of the others into the bundle, in the order given.
+BUNDLER = """
+import hashlib, json, pathlib, sys
+base, out, *given = sys.argv[1:]
+with pathlib.Path(__file__).with_name("calls").open("a") as calls:
+    calls.write("call\\n")
+found = []
+for word in given:
+    name, _, folder = word.partition("=")
+    files = sorted(pathlib.Path(folder).iterdir())
+    if any(file.name == "bad" for file in files):
+        sys.exit(print(f"{name}: bad - mend it", file=sys.stderr) or 2)
+    found.append([name, [file.read_text() for file in files]])
+bundle = json.dumps(found).encode()
+pathlib.Path(out).write_bytes(bundle)
+sidecar = {"sha256": hashlib.sha256(bundle).hexdigest(), "adapters": dict(found)}
+pathlib.Path(out + ".json").write_text(json.dumps(sidecar))
+"""
+
+
 def left_over(cache: Path) -> list[str]:
     return sorted(p.name for p in cache.iterdir() if p.suffix != ".lock")
 
@@ -177,6 +198,140 @@ class TestCache:
         key.rename(stale)
         run(converter, base)
         assert left_over(key.parent) == [key.name]
+
+
+class TestAdapters:
+    """Adapters that are converted for a base, several into one bundle."""
+
+    @pytest.fixture
+    def bundler(self, converter: Path) -> Path:
+        return script(converter, BUNDLER)
+
+    @pytest.fixture
+    def adapters(self, tmp_path: Path) -> dict[str, Path]:
+        folders = {name: tmp_path / "adapters" / name for name in ("one", "two")}
+        for name, folder in folders.items():
+            folder.mkdir(parents=True)
+            (folder / "weights").write_text(f"of {name}")
+        return folders
+
+    def test_they_come_in_their_order(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        made = run(bundler, base, adapters=adapters, suffix=".bundle")
+        assert made.path.name == "model.bundle"
+        assert json.loads(made.path.read_bytes()) == [
+            ["one", ["of one"]],
+            ["two", ["of two"]],
+        ]
+        assert run(bundler, base, adapters=adapters, suffix=".bundle") == made
+        assert calls(bundler) == 1
+
+    @pytest.mark.parametrize(
+        "change", ["names", "exchanged", "order", "content", "file", "fewer", "none"]
+    )
+    def test_another_bundle(
+        self, bundler: Path, base: Path, adapters: dict[str, Path], change: str
+    ) -> None:
+        first = run(bundler, base, adapters=adapters)
+        one, two = adapters.values()
+        match change:
+            case "names":
+                adapters = {"one": one, "three": two}
+            case "exchanged":
+                adapters = {"one": two, "two": one}
+            case "order":
+                adapters = {"two": two, "one": one}
+            case "content":
+                (two / "weights").write_text("of 2")
+            case "file":
+                (two / "weights").rename(two / "weight")
+            case "fewer":
+                adapters = {"one": one}
+            case _:
+                adapters = {}
+        second = run(bundler, base, adapters=adapters)
+        assert second.path != first.path and calls(bundler) == 2
+        names = [name for name, _ in json.loads(second.path.read_bytes())]
+        assert names == list(adapters)
+
+    def test_the_same_ones_elsewhere(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        first = run(bundler, base, adapters=adapters)
+        moved = adapters["one"].rename(adapters["one"].with_name("moved"))
+        assert run(bundler, base, adapters={**adapters, "one": moved}) == first
+        assert calls(bundler) == 1
+
+    def test_another_base(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        first = run(bundler, base, adapters=adapters)
+        (base / "tokenizer.json").write_text('{"version": "2"}')
+        assert run(bundler, base, adapters=adapters).path != first.path
+
+    def test_refused_again_each_time_and_nothing_left(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        (adapters["two"] / "bad").write_text("")
+        for count in (1, 2):
+            with pytest.raises(ConversionRefused, match="two: bad - mend it"):
+                run(bundler, base, adapters=adapters)
+            assert calls(bundler) == count
+        assert left_over(bundler.parent / "cache") == []
+
+    def test_damaged_bundle_is_made_again(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        first = run(bundler, base, adapters=adapters)
+        first.path.write_bytes(b"[]")
+        assert run(bundler, base, adapters=adapters) == first
+        assert json.loads(first.path.read_bytes()) and calls(bundler) == 2
+
+    def test_a_folder_that_is_gone(
+        self, bundler: Path, base: Path, adapters: dict[str, Path]
+    ) -> None:
+        with pytest.raises(UsageFault, match="nowhere"):
+            run(bundler, base, adapters={"x": adapters["one"] / "nowhere"})
+        assert calls(bundler) == 0
+
+
+class TestFolders:
+    """A model that is a folder: some files for the board, some for the reference."""
+
+    TEXT = """
+import hashlib, json, pathlib, sys
+base, out = map(pathlib.Path, sys.argv[1:])
+(out / "board").mkdir(parents=True)
+(out / "board" / "model.bin").write_bytes(b"model")
+pathlib.Path(__file__).with_name("calls").open("a").write("call\\n")
+line = hashlib.sha256(b"model").hexdigest() + " board/model.bin\\n"
+sidecar = {"sha256": hashlib.sha256(line.encode()).hexdigest()}
+out.with_name(out.name + ".json").write_text(json.dumps(sidecar))
+"""
+
+    def test_made_once(self, converter: Path, base: Path) -> None:
+        folder = script(converter, self.TEXT)
+        first = run(folder, base)
+        assert first.for_board == first.path / "board"
+        assert run(folder, base) == first and calls(folder) == 1
+
+    @pytest.mark.parametrize("damage", ["cut", "gone", "more"])
+    def test_damaged_cache_is_made_again(
+        self, converter: Path, base: Path, damage: str
+    ) -> None:
+        first = run(script(converter, self.TEXT), base)
+        file = first.for_board / "model.bin"
+        match damage:
+            case "cut":
+                file.write_bytes(b"mode")
+            case "gone":
+                file.unlink()
+            case _:
+                file.with_name("more").write_bytes(b"")
+        assert run(converter, base) == first and calls(converter) == 2
+        assert [p.name for p in first.for_board.iterdir()] == ["model.bin"]
+        assert file.read_bytes() == b"model"
 
 
 class TestRefusals:

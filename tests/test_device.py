@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,8 @@ from local_board import CRASH
 from local_board import LocalBoard
 from local_board import convert
 
+from harness.artifacts.artifact import Artifact
+from harness.artifacts.supply import Bundles
 from harness.artifacts.supply import Folders
 from harness.errors import RuntimeDied
 from harness.errors import RuntimeRefused
@@ -193,6 +196,73 @@ def test_what_a_prompt_finds_in_the_cache(device: Device) -> None:
 
 def test_scoring_in_decode(device: Device) -> None:
     assert device.fresh("decode").score(PROMPTS).logits[:, 2].all()
+
+
+class TestBundles:
+    """Adapters that are at hand only together with others."""
+
+    @pytest.fixture
+    def device(self, runtime: SessionScoped, tmp_path: Path) -> Device:
+        def make(adapters: Mapping[str, Path]) -> Artifact:
+            path = tmp_path / "-".join(adapters)
+            path.write_text("")
+            return Artifact(path, "", {})
+
+        store = SimpleNamespace(
+            put_file=lambda path: path.name,
+            drop=lambda path: None,
+            forget=lambda: None,
+        )
+        return Device(runtime, Bundles(store, make))  # type: ignore[arg-type]
+
+    @pytest.fixture
+    def folders(self, tmp_path: Path) -> dict[str, Path]:
+        for name in ("a", "b", "c"):
+            (tmp_path / "adapters" / name).mkdir(parents=True)
+            (tmp_path / "adapters" / name / "file").write_text(name)
+        return {name: tmp_path / "adapters" / name for name in ("a", "b", "c")}
+
+    def test_one_start_for_all_of_a_bundle(
+        self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
+    ) -> None:
+        device.stock(folders)
+        for folder in folders.values():
+            device.apply(folder)
+        assert runtime.starts == 2
+        assert runtime.loaded == dict.fromkeys("abc", "a-b-c")
+
+    def test_one_that_is_not_at_hand_comes_beside_the_others(
+        self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
+    ) -> None:
+        device.stock({"a": folders["a"]})
+        device.apply(folders["a"])
+        device.apply(folders["b"])
+        assert runtime.starts == 3
+        assert device.reported() == {"b": 1.0}
+        device.apply(folders["a"])
+        assert runtime.starts == 3
+        assert runtime.loaded == {"a": "a-b", "b": "a-b"}
+
+    def test_a_renewal_is_no_restart_and_all_is_loaded_again(
+        self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
+    ) -> None:
+        device.stock(folders)
+        device.apply(folders["a"])
+        device.renew({"a": folders["b"]})
+        assert runtime.starts == 2 and runtime.loaded == {}
+        device.apply(folders["b"], name="a")
+        assert runtime.starts == 2 and runtime.loaded == {"a": "a"}
+
+    def test_unloaded_is_loaded_again(
+        self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
+    ) -> None:
+        device.stock(folders)
+        device.apply(folders["a"])
+        device.apply(folders["b"])
+        device.unload("a")
+        assert runtime.loaded == {"b": "a-b-c"}
+        device.apply(folders["a"])
+        assert runtime.loaded == {"b": "a-b-c", "a": "a-b-c"}
 
 
 # On the simulated board

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -16,6 +18,7 @@ import paramiko
 import psutil
 import pytest
 
+from harness.boards.simulated import FaultElsewhere
 from harness.boards.simulated import SimulatedBoard
 from harness.boards.simulated import start
 from harness.deadline import Deadline
@@ -64,8 +67,9 @@ def run(
     client: paramiko.SSHClient, command: str, data: bytes = b""
 ) -> tuple[int, bytes, bytes]:
     stdin, stdout, stderr = client.exec_command(command, timeout=20)
-    stdin.channel.sendall(data)
-    stdin.channel.shutdown_write()
+    with contextlib.suppress(OSError):  # a command may end before it has read all
+        stdin.channel.sendall(data)
+        stdin.channel.shutdown_write()
     output, errors = stdout.read(), stderr.read()
     return stdout.channel.recv_exit_status(), output, errors
 
@@ -128,6 +132,21 @@ class TestCommands:
     def test_python_finds_the_runtime(self, client: paramiko.SSHClient) -> None:
         command = "PYTHONPATH=/somewhere python3 -c 'import bmrt; bmrt.Runtime()'"
         assert run(client, command) == (0, b"", b"")
+
+    def test_each_platform_has_its_own_runtime(self, tmp_path: Path) -> None:
+        made = start("rk", "rk1828", tmp_path, None, Deadline(30))
+        command = (
+            "python3 -c 'from rknn3lite.api import RKNN3Lite, rknn3_types;"
+            'print(RKNN3Lite.__module__, hasattr(rknn3_types, "RKNN3InferParam"))\''
+        )
+        try:
+            with connect(made) as client:
+                status, output, errors = run(client, command)
+                assert run(client, "python3 -c 'import bmrt'")[0] == 1
+        finally:
+            made.stop()
+        assert status == 0, errors
+        assert output.decode().split()[0] == "harness.simulator.rk1828.lite"
 
     def test_no_shell(self, client: paramiko.SSHClient) -> None:
         transport = client.get_transport()
@@ -271,9 +290,44 @@ class TestStart:
         finally:
             made.stop()
 
+    def test_converter_fault(self, tmp_path: Path) -> None:
+        made = start("sim", "rk1828", tmp_path, "drops-k-proj", Deadline(30))
+        made.stop()
+        assert made.bundler == "harness.simulator.faults.converters:ConversionDropsK"
+        assert made.loader is None and not (tmp_path / "fault.json").exists()
+
+    @pytest.mark.parametrize("platform", ["bm1688", "rk1828"])
+    def test_a_name_is_a_fault_of_the_boards_platform(
+        self, tmp_path: Path, platform: str
+    ) -> None:
+        made = start("sim", platform, tmp_path, "adapter-ignored", Deadline(30))
+        made.stop()
+        assert made.bundler is None and made.loader is None
+        told = json.loads((tmp_path / "fault.json").read_text())
+        spec = f"harness.simulator.faults.{platform}:AdapterIgnored"
+        assert told == {"device": spec}
+
+    @pytest.mark.parametrize(
+        ("platform", "fault"),
+        [
+            ("bm1688", "session-leak"),
+            ("bm1688", "drops-k-proj"),
+            ("rk1828", "no-slots"),
+            ("rk1828", "residue-larger-rank"),
+        ],
+    )
+    def test_fault_of_another_platform(
+        self, tmp_path: Path, platform: str, fault: str
+    ) -> None:
+        with pytest.raises(FaultElsewhere, match=f"{platform}: '{fault}'") as elsewhere:
+            start("sim", platform, tmp_path, fault, Deadline(30))
+        assert elsewhere.value.code == "fault-elsewhere" and elsewhere.value.cure
+        assert not (tmp_path / "fault.json").exists()
+
     def test_unknown_fault(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageFault, match="stale-name"):
+        with pytest.raises(UsageFault, match="stale-name") as unknown:
             start("sim", "bm1688", tmp_path, "nonsense", Deadline(30))
+        assert not isinstance(unknown.value, FaultElsewhere)
 
     def test_unknown_platform(self, tmp_path: Path) -> None:
         with pytest.raises(UsageFault, match="abacus"):

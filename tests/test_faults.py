@@ -23,6 +23,8 @@ from harness.simulator.board import FAULT_FILE
 from harness.simulator.board import ROOT
 from harness.simulator.decoder import LINEARS
 from harness.simulator.faults import loaders
+from harness.simulator.faults.catalogue import PLATFORMS
+from harness.simulator.faults.catalogue import OfAnotherPlatform
 from harness.simulator.faults.catalogue import catalogue
 from harness.simulator.faults.catalogue import find
 
@@ -40,7 +42,7 @@ def board(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     def make(fault: str | None = None) -> object:
         (tmp_path / FAULT_FILE).unlink(missing_ok=True)
         if fault:
-            told = json.dumps({"device": find(fault).spec})
+            told = json.dumps({"device": find(fault, "bm1688").spec})
             (tmp_path / FAULT_FILE).write_text(told)
         return bench(model)
 
@@ -63,7 +65,7 @@ def layers_in(content: dict[str, bytes]) -> set[int]:
 
 class TestCatalogue:
     def test_names(self) -> None:
-        assert set(catalogue()) == {
+        assert set(catalogue("bm1688")) == {
             "adapter-ignored",
             "base-changed",
             "clear-does-nothing",
@@ -85,27 +87,65 @@ class TestCatalogue:
             "second-load-incomplete",
             "stale-name",
         }
+        assert {"session-leak", "drops-k-proj", "int4-adapters"} < set(
+            catalogue("rk1828")
+        )
 
-    def test_entries(self) -> None:
-        for fault in catalogue().values():
-            assert fault.source and fault.kind and fault.description
-            assert fault.benign == (fault.name == "noisy")
-            if fault.where == "loader":
-                path, _, name = fault.file.partition(":")
-                assert os.path.isabs(path) and hasattr(loaders, name)
+    @pytest.mark.parametrize("platform", PLATFORMS)
+    def test_entries(self, platform: str) -> None:
+        for name, fault in catalogue(platform).items():
+            assert fault.name == name and fault.platform == platform
+            assert fault.kind and fault.description
+            assert fault.benign == fault.description.startswith("Benign")
+            # What is right needs no report; one fault follows from a document only.
+            assert fault.source or fault.benign or name == "precedence-reversed"
+            path, _, cls = fault.file.partition(":")
+            assert os.path.isabs(path) and f"class {cls}(" in Path(path).read_text()
+            assert find(fault.spec, platform).where == fault.where
+
+    def test_a_name_means_its_own_platforms_fault(self) -> None:
+        shared = set(catalogue("bm1688")) & set(catalogue("rk1828"))
+        assert {"adapter-ignored", "stale-name", "layer-shifted"} <= shared
+        for name in shared:
+            specs = {find(name, platform).spec for platform in PLATFORMS}
+            assert len(specs) == 2
+
+    @pytest.mark.parametrize(
+        ("spec", "platform"),
+        [
+            ("session-leak", "bm1688"),
+            ("no-slots", "rk1828"),
+            ("harness.simulator.rk1828.device:Device", "bm1688"),
+            ("harness.simulator.rk1828.bundler:Bundler", "bm1688"),
+            ("harness.simulator.bm1688.device:Device", "rk1828"),
+            ("harness.probes.loader:Loader", "rk1828"),
+        ],
+    )
+    def test_one_of_another_platform(self, spec: str, platform: str) -> None:
+        (other,) = set(PLATFORMS) - {platform}
+        with pytest.raises(OfAnotherPlatform) as elsewhere:
+            find(spec, platform)
+        assert "\n" not in str(elsewhere.value) and elsewhere.value.cure
+        assert find(spec, other).platform == other
 
     def test_own_class(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "own_faults.py").write_text(
             "from harness.simulator.bm1688.device import Device\n"
+            "from harness.simulator.rk1828 import bundler, device\n"
             "class Slow(Device):\n    '''Slow.'''\n"
+            "class Odd(device.Device):\n    '''Odd.'''\n"
+            "class Converter(bundler.Bundler):\n    '''A converter.'''\n"
             "class Product:\n    '''A product.'''\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
-        assert find("own_faults:Slow").where == "device"
-        product = find("own_faults:Product")
+        assert find("own_faults:Slow", "bm1688").where == "device"
+        assert find("own_faults:Odd", "rk1828").where == "device"
+        assert find("own_faults:Converter", "rk1828").where == "converter"
+        product = find("own_faults:Product", "bm1688")
         assert product.where == "loader"
         assert product.file == f"{tmp_path / 'own_faults.py'}:Product"
 
+    @pytest.mark.parametrize("platform", PLATFORMS)
     @pytest.mark.parametrize(
         ("spec", "text"),
         [
@@ -115,9 +155,10 @@ class TestCatalogue:
             ("json:dumps", "no class"),
         ],
     )
-    def test_unknown(self, spec: str, text: str) -> None:
-        with pytest.raises(UsageFault, match=text):
-            find(spec)
+    def test_unknown(self, spec: str, text: str, platform: str) -> None:
+        with pytest.raises(UsageFault, match=text) as unknown:
+            find(spec, platform)
+        assert not isinstance(unknown.value, OfAnotherPlatform)
 
 
 class TestDevices:
@@ -388,10 +429,10 @@ class TestStale:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, f in catalogue().items() if f.where == "loader")
+    "name", sorted(n for n, f in catalogue("bm1688").items() if f.where == "loader")
 )
 def test_faulty_loaders_start_as_base(name: str, model: Path) -> None:
-    make = getattr(loaders, find(name).spec.partition(":")[2])
+    make = getattr(loaders, find(name, "bm1688").spec.partition(":")[2])
     with bench(model, make) as board:
         assert not any(map(any, board.content().values()))
         assert board.loader.loaded is None

@@ -17,6 +17,7 @@ from made_adapters import BF16
 from made_adapters import WIDTHS
 from made_adapters import adapters
 from made_adapters import deltas
+from made_adapters import differing
 from made_adapters import factors
 from made_adapters import write_adapter
 from made_adapters import write_base
@@ -55,17 +56,6 @@ def assert_same(left: dict, right: dict, tolerance: float = 1e-12) -> None:
         theirs = right.get(path, np.zeros(1))
         size = max(np.abs(mine).max(), np.abs(theirs).max(), 1e-300)
         assert np.abs(mine - theirs).max() <= tolerance * size, path
-
-
-def differing(left: dict, right: dict) -> set[str]:
-    """Modules whose delta W differs by more than rounding."""
-    changed = set()
-    for path in left.keys() | right.keys():
-        mine = left.get(path, np.zeros(1))
-        theirs = right.get(path, np.zeros(1))
-        if np.abs(mine - theirs).max() > 1e-6 * np.abs(mine).max():
-            changed.add(path)
-    return changed
 
 
 class FakeBoard:

@@ -31,6 +31,17 @@ base = "base"
 convert = "{python} -m convert --rank '3 2'"
 """
 
+BUNDLED = """\
+[boards.sim]
+platform = "rk1828"
+simulated = true
+base = "base"
+convert = "{python} -m convert"
+bundle = "{python} -m bundle --dtype 'int 8'"
+reserved_rank = 64
+guards_cache_files = true
+"""
+
 
 def load(tmp_path: Path, text: str) -> Inventory:
     path = tmp_path / "boards.toml"
@@ -49,7 +60,8 @@ def fault(tmp_path: Path, text: str) -> str:
 class TestGood:
     def test_the_project_has_an_inventory(self) -> None:
         inventory = Inventory.load(Path(__file__).parents[1] / "boards.toml")
-        assert [board.name for board in inventory.simulated()]
+        platforms = {board.name: board.platform for board in inventory.simulated()}
+        assert platforms == {"sim-bm1688": "bm1688", "sim-rk1828": "rk1828"}
         assert inventory.real() == ()
 
     def test_the_commented_board_is_a_valid_one(self, tmp_path: Path) -> None:
@@ -74,6 +86,20 @@ class TestGood:
             "reference",
         )
         assert lab.reserved_rank == 32
+
+    def test_a_board_that_takes_bundles(self, tmp_path: Path) -> None:
+        sim, lab = load(tmp_path, BUNDLED + REAL).boards
+        assert sim.platform == "rk1828" and sim.reserved_rank == 64
+        assert sim.bundle == "{python} -m bundle --dtype 'int 8'"
+        assert sim.guards_cache_files is True
+        assert lab.bundle is None and lab.guards_cache_files is False
+
+    def test_a_real_board_with_a_model_may_have_bundles_made(
+        self, tmp_path: Path
+    ) -> None:
+        text = REAL.replace("bm1688", "rk1828") + 'base = "b"\nbundle = "make it"\n'
+        (board,) = load(tmp_path, text).boards
+        assert board.bundle == "make it" and board.convert is None
 
     def test_paths_are_relative_to_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +196,17 @@ class TestGood:
         (REAL + 'convert = "make"\n', 5, "'convert' needs 'base'"),
         (REAL + 'base = "b"\nconvert = "a \'b"\n', 6, "'convert'.*quotation"),
         (REAL + 'base = "b"\nconvert = " "\n', 6, "'convert'.*empty"),
+        (REAL + 'bundle = "make"\n', 5, "'bundle' needs 'base'"),
+        (REAL + 'base = "b"\nbundle = "a \'b"\n', 6, "'bundle'.*quotation"),
+        (REAL + 'base = "b"\nbundle = ""\n', 6, "'bundle'.*empty"),
+        (REAL + 'base = "b"\nbundle = ["a", "b"]\n', 6, "'bundle'.*quotes"),
+        (REAL + 'guards_cache_files = "yes"\n', 5, "'guards_cache_files'.*true or"),
+        (REAL + "guards_cache_files = 1\n", 5, "'guards_cache_files'.*true or"),
+        (REAL + "guards_cache_file = true\n", 5, "did you mean 'guards_cache_files'"),
+        (BUNDLED.replace('"rk1828"', '"rk1808"'), 2, "'rk1828'"),
+        (BUNDLED.replace("bundle =", "# "), 1, "'bundle' is missing.*adapters"),
+        (REAL.replace("bm1688", "rk1828"), 1, "'bundle' is missing.*adapters"),
+        (BUNDLED.replace("convert =", "# "), 1, "needs 'convert' and 'base'"),
         (SIMULATED + 'host = "ssh://a@b"\n', 6, "'host' has no place"),
         (SIMULATED + 'identity = "x"\n', 6, "'identity' has no place"),
         (SIMULATED + 'known_hosts = "x"\n', 6, "'known_hosts' has no place"),

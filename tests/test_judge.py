@@ -466,6 +466,20 @@ class TestFacts:
         for broken in (math.nan, math.inf):
             fails(kept, lambda broken=broken: judge.at_most(broken, 2.0))
 
+    def test_note(self, judge, kept):
+        """What is seen is kept, and nobody is blamed or praised for it."""
+        found = judge.note("a file of another adapter is taken", name="its cache")
+        assert kept == [found] and found.outcome is Outcome.PASS
+        assert found.kind == "note" and found.name == "its cache"
+        assert found.reason == "a file of another adapter is taken"
+        assert "not judged" in found.measurement.note
+        again = Judgement.from_json(json.loads(json.dumps(found.to_json())))
+        decided = decide(again.kind, again.statistics, again.parameters)
+        assert decided.outcome is Outcome.PASS and decided.reason == found.reason
+
+    def test_a_note_finds_no_control_wrong(self, judge, kept):
+        fails(kept, lambda: judge.found_wrong("c", lambda j: j.note("odd", name="n")))
+
     def test_refused(self, judge, kept):
         def refuse(error: Exception):
             def attempt():
@@ -650,6 +664,7 @@ def every_judgement() -> list[Judgement]:
         lambda j: j.equal("a", "b"),
         lambda j: j.at_most(1, 2, "s"),
         lambda j: j.equal("a", "a"),
+        lambda j: j.note("this way or that", name="n"),
         lambda j: j.refused(lambda: None, within=1),
         lambda j: j.refused(refuse, within=1, says="why"),
         lambda j: j.lives(refuse, within=1),

@@ -10,6 +10,7 @@ from inner_run import ADAPTERS
 from inner_run import FIXTURES
 from inner_run import LIGHT
 from inner_run import real
+from inner_run import rk1828
 from inner_run import simulated
 
 
@@ -182,6 +183,59 @@ class TestOptions:
         assert folder.runpytest().ret == pytest.ExitCode.TESTS_FAILED
 
 
+class TestFaults:
+    """A fault goes where it belongs: simulated boards of one platform or of both."""
+
+    @pytest.fixture
+    def both(self, folder: pytest.Pytester) -> pytest.Pytester:
+        (folder.path / "boards.toml").write_text(simulated("sim-bm") + rk1828("sim-rk"))
+        return folder
+
+    @pytest.mark.parametrize(
+        ("fault", "boards"),
+        [
+            (None, ["sim-bm", "sim-rk"]),
+            ("stale-name", ["sim-bm", "sim-rk"]),
+            ("residue-larger-rank", ["sim-bm"]),
+            ("session-leak", ["sim-rk"]),
+            ("harness.simulator.rk1828.bundler:Bundler", ["sim-rk"]),
+        ],
+    )
+    def test_boards_that_were_not_named(
+        self, both: pytest.Pytester, fault: str | None, boards: list[str]
+    ) -> None:
+        options = [f"--fault={fault}"] if fault else []
+        found = collected(both, "-k", "test_check", *options)
+        assert found == [f"test_check[{name}]" for name in boards]
+
+    @pytest.mark.parametrize(
+        ("fault", "boards"),
+        [
+            ("session-leak", ["sim-bm"]),
+            ("no-slots", ["sim-bm", "sim-rk"]),
+            ("harness.simulator.rk1828.bundler:Bundler", ["sim-bm"]),
+        ],
+    )
+    def test_boards_that_were_named(
+        self, both: pytest.Pytester, fault: str, boards: list[str]
+    ) -> None:
+        line = refused(both, f"--fault={fault}", *(f"--board={b}" for b in boards))
+        assert fault in line and " - " in line
+        assert "no fault of a" in line or "belongs to a" in line
+
+    def test_boards_that_an_ini_names(self, both: pytest.Pytester) -> None:
+        both.makeini("[pytest]\nboard_names = sim-rk\nboard_fault = no-slots")
+        assert "no fault of a rk1828: 'no-slots'" in refused(both)
+        both.makeini("[pytest]\nboard_names = sim-rk\nboard_fault = session-leak")
+        assert collected(both, "-k", "test_check") == ["test_check[sim-rk]"]
+
+    def test_of_no_board_there_is(self, folder: pytest.Pytester) -> None:
+        assert "no fault of a bm1688" in refused(folder, "--fault=session-leak")
+
+    def test_unknown_on_all(self, both: pytest.Pytester) -> None:
+        assert "unknown fault: 'nosuch'" in refused(both, "--fault=nosuch")
+
+
 class TestMistakes:
     def test_no_real_board(self, folder: pytest.Pytester) -> None:
         line = refused(folder, "-m", "board")
@@ -194,7 +248,7 @@ class TestMistakes:
             ("--board=sim-2", "no board 'sim-2'*did you mean 'sim-1'?"),
             ("--boards=nosuch.toml", "*nosuch.toml: cannot read the inventory"),
             ("--adapter=nosuch", "*nosuch*"),
-            ("--fault=nosuch", "unknown fault 'nosuch' - give module:Class or one of"),
+            ("--fault=nosuch", "unknown fault: 'nosuch' - give module:Class or one of"),
             ("--fault=json:nosuch", "fault 'json:nosuch': *give a class"),
             ("--golden=nosuch", "*nosuch/golden.json: cannot read"),
             ("--report=boards.toml", "boards.toml takes no run folders"),

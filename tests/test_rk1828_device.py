@@ -79,22 +79,6 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
-class TestFp16:
-    @given(arrays(np.float32, 20, elements=st.floats(width=32)))
-    def test_is_the_nearest_fp16(self, x: np.ndarray) -> None:
-        with np.errstate(over="ignore"):
-            expected = x.astype(np.float16).astype(np.float32)
-            rounded = Fp16().round(x.copy())
-        assert rounded.dtype == np.float32
-        assert np.array_equal(rounded, expected, equal_nan=True)
-
-    def test_in_place(self) -> None:
-        x = np.array([1 / 3, 1e6, 1e-9, np.nan], np.float32)
-        with np.errstate(over="ignore"):
-            assert Fp16().round(x) is x
-        assert x.tolist()[:3] == [0.333251953125, np.inf, 0] and np.isnan(x[3])
-
-
 class TestNumbers:
     """Against the same design evaluated once more, plainly.
 

@@ -38,6 +38,23 @@ class Converter:
         return Artifact(path, "", {"adapters": entries})
 
 
+class Shelf:
+    """A store that knows what lies over there."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+
+    def put_file(self, path: Path) -> str:
+        self.files.append(f"there/{path.name}")
+        return self.files[-1]
+
+    def drop(self, path: str) -> None:
+        self.files.remove(path)
+
+    def forget(self) -> None:
+        self.files.clear()
+
+
 @pytest.fixture
 def converter(tmp_path: Path) -> Converter:
     return Converter(tmp_path)
@@ -45,8 +62,7 @@ def converter(tmp_path: Path) -> Converter:
 
 @pytest.fixture
 def bundles(converter: Converter) -> Bundles:
-    store = SimpleNamespace(put_file=lambda path: f"there/{path.name}")
-    return Bundles(store, converter)  # type: ignore[arg-type]
+    return Bundles(Shelf(), converter)  # type: ignore[arg-type]
 
 
 def made(folder: Path, names: str, file: str = "good") -> dict[str, Path]:
@@ -71,6 +87,20 @@ def test_adapters_are_found_in_the_bundle_at_hand(
     assert bundles.stock(more)
     assert bundles.find("d", more["d"]) == "there/2.bundle"
     assert bundles.find("a", adapters["a"]) is None
+
+
+def test_only_one_bundle_lies_over_there(converter: Converter, tmp_path: Path) -> None:
+    shelf = Shelf()
+    bundles = Bundles(shelf, converter)  # type: ignore[arg-type]
+    for number, name in enumerate("abc", 1):
+        (adapter,) = made(tmp_path, name).items()
+        bundles.stock(dict([adapter]))
+        for _ in range(2):
+            bundles.find(*adapter)
+        assert shelf.files == [f"there/{number}.bundle"]
+    bundles.forget()  # the board lost its files
+    bundles.find(*adapter)
+    assert shelf.files == ["there/3.bundle"]
 
 
 def test_a_name_means_a_content(bundles: Bundles, tmp_path: Path) -> None:
@@ -119,6 +149,8 @@ def test_too_many_together_are_refused(
     with pytest.raises(RuntimeRefused, match="4 adapters"):
         bundles.stock(good)
     assert bundles.has(few)
+    # Whoever was in a bundle before is not to blame.
+    assert converter.asked == [["a", "b"], list("abcd"), ["c"], ["d"]]
 
 
 def test_one_more_beside_those_at_hand(bundles: Bundles, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from inner_run import Ended
 from inner_run import Inner
+from inner_run import rk1828
 from inner_run import simulated
 
 from harness.scheduler import board_of
@@ -109,6 +110,17 @@ class TestCrash:
 
     def test_plain_tests_are_spread(self, workers: dict[str, list[str]]) -> None:
         assert len(workers["plain"]) > 1
+
+
+def test_workers_take_the_boards_that_a_fault_belongs_to(tmp_path: Path) -> None:
+    inner = Inner(tmp_path)
+    inner.write("boards.toml", simulated("sim-1") + rk1828("sim-2"))
+    inner.write("test_it.py", SUITE)
+    ended = inner.run("-n2", "-q", "--fault=session-leak", "-k", "test_check")
+    assert ended.status == 10, ended.output
+    assert ended.signoff["boards"].keys() == {"sim-2"}
+    assert ended.signoff["counts"] == {"PASS": 4} and ended.signoff["missing"] == []
+    assert ended.signoff["environment"]["sim-2"]["fault"] == "session-leak"
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,14 @@ class Store:
             self._there.add(name)
         return f"{self._path}/{name}"
 
+    def drop(self, path: str) -> None:
+        """Take a file away that `put_file` put there and nobody needs any more.
+
+        :param path: what `put_file` returned.
+        """
+        self._there.discard(path.rpartition("/")[2])
+        self._host.run(["rm", "-f", path], deadline=Deadline(_LEAST_SECONDS))
+
     def forget(self) -> None:
         """Look again for everything, as after a restart of the board."""
         self._there.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from typing import Protocol
 
 from harness.artifacts.artifact import Artifact
@@ -23,6 +24,10 @@ Make = Callable[[Adapters], Artifact]
 
 class Supply(Protocol):
     """Puts adapters on a board. All methods raise what `Store` raises."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the converter says of its work, for the sign-off page."""
 
     def has(self, adapters: Adapters) -> bool:
         """Whether these are at hand, or can be had at once."""
@@ -55,6 +60,11 @@ class Folders:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Nothing is converted."""
+        return {}
 
     def has(self, adapters: Adapters) -> bool:
         """They always can be had."""
@@ -94,7 +104,17 @@ class Bundles:
         self.bundle: Artifact | None = None
         self._at_hand: dict[str, str] = {}
         self._folders: dict[str, Path] = {}
+        # By digest: what could be converted, and why what could not.
+        self._taken: set[str] = set()
         self._refused: dict[str, ConversionRefused] = {}
+        # Where the bundle lies over there, once it does.
+        self._there = ""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The sidecar, without what differs from bundle to bundle."""
+        sidecar = self.bundle.sidecar if self.bundle else {}
+        return {k: v for k, v in sidecar.items() if k not in ("adapters", "sha256")}
 
     def has(self, adapters: Adapters) -> bool:
         """Whether the bundle holds all that the converter did not refuse."""
@@ -109,13 +129,18 @@ class Bundles:
         try:
             bundle = self._make(sound)
         except ConversionRefused as refusal:
-            # Who is at fault? Everybody alone, and then the sound ones together.
+            # Who is at fault? Everybody new alone, then the sound ones together.
             for name, folder in sound.items():
                 self._try(name, folder, wanted[name])
             if self._refused.keys() & wanted.values():
                 return self.stock(adapters)
             raise _refusal(refusal) from refusal
         self.bundle, self._folders, self._at_hand = bundle, sound, wanted
+        self._taken.update(wanted.values())
+        if self._there:
+            # Of bundles that take turns only one must have room over there.
+            self._store.drop(self._there)
+            self._there = ""
         return True
 
     def add(self, name: str, folder: Path) -> bool:
@@ -136,7 +161,8 @@ class Bundles:
             raise _refusal(refusal) from refusal
         if self.bundle is None or self._at_hand.get(name) != digest:
             return None
-        return self.put(self.bundle.path)
+        self._there = self._there or self.put(self.bundle.path)
+        return self._there
 
     def put(self, bundle: Path) -> str:
         """A bundle's path over there."""
@@ -151,6 +177,7 @@ class Bundles:
 
     def forget(self) -> None:
         """Look again for everything over there; the bundle stays the same."""
+        self._there = ""
         self._store.forget()
 
     def _sound(self, adapters: Adapters) -> dict[str, str]:
@@ -160,10 +187,11 @@ class Bundles:
 
     def _try(self, name: str, folder: Path, digest: str) -> None:
         """Convert one adapter alone, to know whether it can be."""
-        if digest in self._refused:
+        if digest in self._refused or digest in self._taken:
             return
         try:
             self._make({name: folder})
+            self._taken.add(digest)
         except ConversionRefused as refusal:
             self._refused[digest] = refusal
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
 from typing import Any
 from typing import Literal
 from typing import Self
 
-from pydantic import AfterValidator
 from pydantic import BaseModel
-from pydantic import BeforeValidator
 from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import ValidationError
-from pydantic import ValidationInfo
 from pydantic import model_validator
 
 from harness.boards.address import Address
+from harness.boards.fields import At
+from harness.boards.fields import Command
+from harness.boards.fields import Folders
+from harness.boards.fields import Here
+from harness.boards.fields import Loader
+from harness.boards.fields import There
 from harness.boards.lines import Lines
 from harness.errors import UsageFault
 
@@ -31,65 +32,6 @@ __all__ = ["Board", "Inventory"]
 
 # A board's name becomes a pytest id, a file name and a lock's name.
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
-
-def _path(value: object, info: ValidationInfo) -> object:
-    """A path in the file is relative to the file; `~` is the user's home."""
-    if isinstance(value, Path):
-        return value
-    if not isinstance(value, str):
-        raise ValueError('a path is a text in "quotes"')
-    if not value or "\0" in value:
-        raise ValueError("a path must not be empty")
-    folder = (info.context or {}).get("folder", Path())
-    try:
-        return folder / Path(value).expanduser()
-    except RuntimeError as error:  # "~nobody/..."
-        raise ValueError(str(error)) from None
-
-
-def _paths(value: object, info: ValidationInfo) -> object:
-    if value is None:
-        return None
-    if isinstance(value, list | tuple):
-        return tuple(_path(item, info) for item in value)
-    return _path(value, info)
-
-
-def _address(value: str) -> str:
-    Address.parse(value)
-    return value
-
-
-def _there(value: str) -> str:
-    """A path on the board goes through no shell, so nothing would expand it."""
-    if value.startswith("~"):
-        raise ValueError("~ is not expanded on the board: give the path in full")
-    if not value.isprintable() or ".." in value.split("/"):
-        raise ValueError("a path on the board has no '..' and no control characters")
-    if value.startswith("-"):
-        raise ValueError("a path must not look like an option")
-    return value
-
-
-def _command(value: str) -> str:
-    if not shlex.split(value):
-        raise ValueError("the command is empty")
-    return value
-
-
-def _loader(value: str, info: ValidationInfo) -> str:
-    """`reference`, `file.py:Class` (file made absolute) or `module:Class`."""
-    if value == "reference":
-        return value
-    place, _, name = value.rpartition(":")
-    if not place or not name.isidentifier():
-        raise ValueError("neither 'reference' nor 'file.py:Class' nor 'module:Class'")
-    return f"{_path(place, info)}:{name}" if place.endswith(".py") else value
-
-
-Here = Annotated[Path, BeforeValidator(_path)]
-There = Annotated[str, Field(min_length=1), AfterValidator(_there)]
 
 
 class Board(BaseModel):
@@ -123,18 +65,18 @@ class Board(BaseModel):
     name: str = Field(pattern=_NAME)
     platform: Literal["bm1688", "rk1828"]
     simulated: bool = False
-    host: Annotated[str, AfterValidator(_address)] | None = None
+    host: At | None = None
     identity: Here | None = None
     known_hosts: Here | None = None
     python: There = "python3"
     workdir: There = ".harness"
     model: There | None = None
-    convert: Annotated[str, AfterValidator(_command)] | None = None
-    bundle: Annotated[str, AfterValidator(_command)] | None = None
+    convert: Command | None = None
+    bundle: Command | None = None
     base: Here | None = None
     golden: Here | None = None
-    adapters: Annotated[Path | tuple[Path, ...] | None, BeforeValidator(_paths)] = None
-    loader: Annotated[str, AfterValidator(_loader)] = "reference"
+    adapters: Folders = None
+    loader: Loader = "reference"
     reserved_rank: int = Field(default=32, ge=1, le=1024)
     guards_cache_files: bool = False
 
@@ -143,6 +85,13 @@ class Board(BaseModel):
         for key in ("convert", "bundle"):
             if getattr(self, key) is not None and self.base is None:
                 raise ValueError(f"{key!r} needs 'base', the checkpoint it converts")
+        if self.platform == "rk1828":
+            if self.bundle is None:
+                raise ValueError("'bundle' is missing: an rk1828 takes adapters in it")
+            if self.loader != "reference":
+                raise ValueError("'loader' has no place on an rk1828")
+        elif self.bundle is not None:
+            raise ValueError(f"'bundle' has no place on a {self.platform}")
         if self.simulated:
             for key in ("host", "identity", "known_hosts", "model"):
                 if getattr(self, key) is not None:

@@ -70,6 +70,10 @@ class PromptSet:
             )
         )
 
+    def first(self, prompts: int) -> PromptSet:
+        """The first `prompts` prompts, whole: a repeat floor knows their rows."""
+        return PromptSet(self.prompts[:prompts])
+
     @cached_property
     def digest(self) -> str:
         """sha256 over names and ids."""

@@ -211,12 +211,16 @@ class Block:
             end = start + self._out[module]
             part = y[:, start:end]
             delta = branch(x, module)
-            # A zero branch still makes +0 of -0, as adding it would.
-            part += 0 if delta is None else delta
-            any_delta = any_delta or delta is not None
+            if delta is not None:
+                part += delta
+                any_delta = True
             start = end
-        # What has no branch is rounded already and stays as it is.
-        return rounded(y) if any_delta else y
+        if any_delta:
+            rounded(y)
+        # A zero branch still makes +0 of -0, as adding it would; what has none is
+        # rounded already and stays as it is.
+        y += 0
+        return y
 
     def _rotated(
         self, x: np.ndarray, rotation: Tuple[np.ndarray, np.ndarray]

@@ -58,16 +58,21 @@ class Fp16(Precision):
         bits = x.view(np.uint32)
         # What is no normal number in fp16 is left to numpy: zero, tiny, beyond
         # 65504, infinite, NaN. The subtraction wraps, so one comparison finds all.
-        odd = bits & _MAGNITUDE
-        odd -= _NORMAL
-        others = odd > _RANGE
-        kept = x[others].astype(np.float16)
-        carry = bits >> _THIRTEEN
-        carry &= _ONE
-        carry += _BELOW13
-        bits += carry
+        scratch = bits & _MAGNITUDE
+        scratch -= _NORMAL
+        odd = scratch > _RANGE
+        count = np.count_nonzero(odd)
+        if count > x.size // 16:  # picking many out takes longer than all at once
+            x[...] = x.astype(np.float16)
+            return x
+        kept = x[odd].astype(np.float16) if count else None
+        np.right_shift(bits, _THIRTEEN, out=scratch)
+        scratch &= _ONE
+        scratch += _BELOW13
+        bits += scratch
         bits &= _UPPER19
-        x[others] = kept
+        if kept is not None:
+            x[odd] = kept
         return x
 
 
