@@ -50,7 +50,9 @@ def two_turns(prompts, brief):
 
 
 @pytest.mark.requirement("R50")
-def test_fresh_prompt_sees_nothing_of_the_old_cache(device, switches, brief, judge):
+def test_fresh_prompt_sees_nothing_of_the_old_cache(
+    device, switches, brief, effect, judge
+):
     """The same prompt again after a switch, nothing emptied in between."""
     for name, (before, switch) in switches.items():
         for prompt in each(brief.first(2)):
@@ -60,7 +62,7 @@ def test_fresh_prompt_sees_nothing_of_the_old_cache(device, switches, brief, jud
             old = device.fresh().score(prompt)
             switch()
             observed = device.anew().score(prompt)
-            judge.differs(old, expected, name=f"{name}: two states")
+            judge.differs(old, expected, name=f"{name}: two states", effect=effect)
             judge.same(expected, observed, name=f"{name}: {prompt.prompts[0].name}")
 
 

@@ -81,8 +81,9 @@ def test_lengths_behave_alike(device, adapter, prompts, base_scores, judge, leng
             ends = range(can.chunk, can.max_prompt, can.chunk or 1)
             if not can.chunk or not ends:
                 pytest.skip("prefill is one piece")
+            # The longest prompt of so many chunks, and the shortest of one more.
             cut = together(
-                split(text, end + 2, 4, 4) for end in (*ends[:1], *ends[-1:])
+                split(text, end + 2, 2, 4) for end in (*ends[:1], *ends[-1:])
             )
         case _:
             # The longest prompts are the dearest: where each row takes one of its

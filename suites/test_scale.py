@@ -32,22 +32,22 @@ def test_scale_and_direction_of_the_delta(
 
 @pytest.mark.requirement("R20", "R22")
 def test_equivalent_adapters_agree(
-    device, adapter, equivalents, brief, reference, judge
+    device, adapter, equivalents, several, reference, judge
 ):
     """Folders that mean the same function give the same logits."""
     compare = forge.in_slots if device.capabilities.slots_readable else forge.by_content
-    states = {"base": device.fresh().score(brief)}
+    states = {"base": device.fresh().score(several)}
     device.apply(adapter.folder)
-    states["adapter"] = device.fresh().score(brief)
+    states["adapter"] = device.fresh().score(several)
     for made in equivalents:
         same = made.what
         if made.twin:
             device.apply(made.twin)
-            expected = device.fresh().score(brief)
+            expected = device.fresh().score(several)
         else:
             expected = states[same.relation]
         device.apply(made.folder)
-        observed = device.fresh().score(brief)
+        observed = device.fresh().score(several)
         if same.exactness(compare) == "rounded":
             base = states["base"]
             judge.close(expected, observed, reference, name=same.name, base=base)
@@ -57,7 +57,7 @@ def test_equivalent_adapters_agree(
 
 @pytest.mark.requirement("R21")
 def test_run_time_scale_multiplies_alpha(
-    device, adapter, rescaled, brief, reference, judge
+    device, adapter, rescaled, several, reference, judge
 ):
     """0 is base, s is what an adapter with alpha times s gives, in any order.
 
@@ -65,12 +65,12 @@ def test_run_time_scale_multiplies_alpha(
     """
     if not device.capabilities.runtime_scale:
         pytest.skip("this platform has no run-time scale")
-    base = device.fresh().score(brief)
+    base = device.fresh().score(several)
     device.apply(adapter.folder)
-    plain = device.fresh().score(brief)
+    plain = device.fresh().score(several)
     for scale, folder in rescaled.items():
         device.apply(folder)
-        expected = device.fresh().score(brief)
+        expected = device.fresh().score(several)
         device.apply(adapter.folder)
         device.apply(adapter.folder, scale=scale)
         judge.equal(
@@ -78,16 +78,18 @@ def test_run_time_scale_multiplies_alpha(
             {adapter.name: float(np.float32(scale))},
             name=f"reported at scale {scale:g}",
         )
-        observed = device.fresh().score(brief)
+        observed = device.fresh().score(several)
         if abs(math.frexp(scale)[0]) == 0.5:  # a power of two is exact
             judge.same(expected, observed, name=f"scale {scale:g}")
         else:
             name = f"scale {scale:g}"
             judge.close(expected, observed, reference, name=name, base=base)
         device.apply(adapter.folder, scale=0.0)
-        judge.same(base, device.fresh().score(brief), name=f"0 after {scale:g}")
+        judge.same(base, device.fresh().score(several), name=f"0 after {scale:g}")
         device.apply(adapter.folder)
-        judge.same(plain, device.fresh().score(brief), name=f"1 after {scale:g} and 0")
+        judge.same(
+            plain, device.fresh().score(several), name=f"1 after {scale:g} and 0"
+        )
 
 
 @pytest.mark.requirement("R21")

@@ -39,7 +39,7 @@ def for_all(device):
 
 
 @pytest.mark.requirement("R60")
-def test_base_session_is_untouched(seats, adapter, brief, judge):
+def test_base_session_is_untouched(seats, adapter, brief, effect, judge):
     """A session without an adapter answers as base while another uses one."""
     quiet, busy = seats(2)
     base = quiet.fresh().score(brief)
@@ -50,7 +50,7 @@ def test_base_session_is_untouched(seats, adapter, brief, judge):
     quiet.fresh().score(start)
     busy.apply(adapter.folder)
     loaded = busy.fresh().score(brief)
-    judge.differs(base, loaded, name="the session with the adapter")
+    judge.differs(base, loaded, name="the session with the adapter", effect=effect)
     judge.same(undisturbed, quiet.further().score(end), name="a conversation goes on")
     judge.same(base, quiet.fresh().score(brief), name="base beside an adapter")
     judge.equal(quiet.reported(), {}, name="reported beside an adapter")
@@ -195,32 +195,32 @@ def test_session_goes_before_context(
 
 @pytest.mark.requirement("R65")
 def test_adapters_in_one_session_add_up(
-    device, adapter, other, copy, brief, reference, judge
+    device, adapter, other, copy, several, reference, judge
 ):
     """Two adapters at once are the sum of both, whichever came first."""
     if device.capabilities.max_active < 2:
         pytest.skip("one adapter at a time")
-    base = device.fresh().score(brief)
+    base = device.fresh().score(several)
     device.apply(adapter.folder)
-    plain = device.fresh().score(brief)
+    plain = device.fresh().score(several)
     try:
         device.combine({adapter.folder: 1.0, other: 1.0})
     except RuntimeRefused as refusal:
         judge.note(f"refused: {refusal.cause}", name="two adapters at once")
-        judge.same(plain, device.fresh().score(brief), name="the first one stays")
+        judge.same(plain, device.fresh().score(several), name="the first one stays")
         return
-    both = device.fresh().score(brief)
+    both = device.fresh().score(several)
     judge.differs(plain, both, name="the second one takes effect")
     reported = {adapter.folder.name: 1.0, other.name: 1.0}
     judge.equal(device.reported(), reported, name="reported together")
     device.clear()
     device.combine({other: 1.0, adapter.folder: 1.0})
-    observed = device.fresh().score(brief)
+    observed = device.fresh().score(several)
     judge.close(both, observed, reference, name="the other order", base=base)
     device.combine({adapter.folder: 0.5, copy: 0.5})
-    halves = device.fresh().score(brief)
+    halves = device.fresh().score(several)
     judge.close(plain, halves, reference, name="two halves", base=base)
     device.combine({adapter.folder: 1.0, other: 0.0})
-    judge.same(plain, device.fresh().score(brief), name="a second one at scale 0")
+    judge.same(plain, device.fresh().score(several), name="a second one at scale 0")
     device.apply(adapter.folder)
-    judge.same(plain, device.fresh().score(brief), name="the second one taken away")
+    judge.same(plain, device.fresh().score(several), name="the second one taken away")

@@ -93,7 +93,8 @@ class TestLimit:
 
     def test_a_part_of_the_prompts_has_its_own_law(self):
         floor = measured()
-        few = WORLD.set.few(2, WORLD.rows)
+        few = WORLD.set.first(2)
+        assert few == WORLD.set.few(2, WORLD.rows)
         part, whole = floor.law(few), floor.law()
         assert part is not None
         assert whole is not None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from harness.artifacts.model import place_of
 from harness.artifacts.model import read_json
 from harness.errors import UsageFault
 from harness.golden.identity import adapter_digest
+from harness.golden.tensors import TensorFile
 from harness.probes.names import TensorName
 from harness.probes.peft import LIMIT
 from harness.probes.peft import Config
@@ -119,11 +121,16 @@ class Adapter:
         if facts is None or facts.dtype not in FLOATS:
             raise UsageFault(f"no floating tensor {tensor[:200]!r}", where=where)
         try:
-            with safe_open(self.folder / WEIGHTS, "np") as opened:
-                values = opened.get_tensor(tensor)
-        except (SafetensorError, OSError) as error:
-            raise UsageFault(str(error), where=where, cure=_AGAIN) from None
-        return np.asarray(values)
+            return self._file.array(tensor)
+        except OSError as error:
+            raise UsageFault(
+                error.strerror or str(error), where=where, cure=_AGAIN
+            ) from None
+
+    @cached_property
+    def _file(self) -> TensorFile:
+        """The weights' header, read once for all tensors."""
+        return TensorFile(self.folder / WEIGHTS)
 
     def factors(self, path: str) -> tuple[np.ndarray, np.ndarray]:
         """A `[rank, in]` and B `[out, rank]` of a module, in their own dtype."""
