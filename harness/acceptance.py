@@ -20,6 +20,7 @@ from harness.checks import is_retried
 from harness.checks import status_of
 from harness.errors import HarnessError
 from harness.errors import Infrastructure
+from harness.errors import RuntimeRefused
 from harness.errors import UsageFault
 from harness.evidence import Check as CheckRecord
 from harness.evidence import Environment
@@ -118,19 +119,23 @@ class Acceptance:
         name = check.board
         bench = self.bench(name)
         try:
+            bench.floor  # noqa: B018 - measured before anything is stocked for a check
             return bench.begin(self._stock(bench, check))
+        except RuntimeRefused as refusal:  # what this check needs cannot be had
+            raise Infrastructure(
+                f"its adapters are refused together: {refusal.cause}", where=name
+            ) from refusal
         except HarnessError as error:
             self._lose(name, error)
             raise BoardAway(str(error), where=name) from None
 
-    def _stock(self, bench: Bench, check: Check) -> dict[str, Path] | None:
-        """Adapters for a check, and for as many after it as share its bundle.
-
-        None where it finds all that it needs at hand.
-        """
+    def _stock(self, bench: Bench, check: Check) -> dict[str, Path]:
+        """Adapters for a check, and for as many after it as share its bundle."""
+        if not bench.device.capabilities.bundles:
+            return {}
         stock = dict(bench.kits.needs(check.fixtures, check.adapter))
         if bench.device.supply.has(stock):
-            return None
+            return stock
         for later in self.plan.after(check):
             needs = dict(bench.kits.needs(later.fixtures, later.adapter))
             if len(stock | needs) > bench.device.capabilities.max_adapters:
@@ -182,6 +187,8 @@ class Acceptance:
         if not is_retried(error) or check.attempt > 1:
             return False
         try:
+            # What the first attempt left, its sessions among it, is gone.
+            self.bench(check.board).device.restart()
             self.device(check.nodeid)
         except HarnessError:
             return False
@@ -243,6 +250,8 @@ class Acceptance:
         """Let go of all boards."""
         for name, held in list(self._benches.items()):
             if isinstance(held, Bench):
+                # Once more, with what was made in the course of the run.
+                self.run.append(Environment(name, held.environment()))
                 self._benches[name] = BoardAway("the run is over", where=name)
                 _leave(held)
         self.run.close()

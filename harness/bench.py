@@ -36,11 +36,13 @@ from harness.boards.lease import Lease
 from harness.cache import cache_folder
 from harness.cache import prune
 from harness.deadline import Deadline
+from harness.errors import Infrastructure
 from harness.errors import RuntimeFault
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
 from harness.golden import Scores
+from harness.golden.identity import weights_digest
 from harness.hosts import open_host
 from harness.hosts.host import Host
 from harness.kits import Kits
@@ -184,7 +186,6 @@ class Bench:
             Path(scratch.name),
         )
         supply = self._supply(board, store, Path(scratch.name))
-        supply.stock({a.name: a.folder for a in self.adapters})
         runtime = RemoteRuntime(
             host,
             store,
@@ -213,6 +214,12 @@ class Bench:
             made = convert(
                 command, base, cache, Deadline(CONVERT_S), None, adapters, suffix=BUNDLE
             )
+            if not made.matches(self.base.identity):
+                raise Infrastructure(
+                    "the bundle's sidecar names another base",
+                    where=str(made.path),
+                    cure="let the converter record the digests of BASE",
+                )
             prune(cache, BUNDLES_BYTES)
             return made
 
@@ -242,8 +249,33 @@ class Bench:
     def golden(self) -> GoldenStore:
         """The stored right answers, checked against the base."""
         folder = self._given("golden", self.golden_folder)
-        bases = [self.artifact.dequantised] if self.artifact else []
-        return GoldenStore.open(folder, *filter(None, bases), self.base.folder)
+        held = self.artifact.dequantised if self.artifact else self.board.dequantised
+        golden = GoldenStore.open(folder, *filter(None, [held]), self.base.folder)
+        self._check_floor(golden, held)
+        return golden
+
+    def _check_floor(self, golden: GoldenStore, held: Path | None) -> None:
+        """See that the golden's numeric floor is that of what the board computes.
+
+        :raises UsageFault: it was computed in another scheme, or without the
+            quantisation that the board's base went through.
+        """
+        sidecar = self.artifact.sidecar if self.artifact else {}
+        scheme = sidecar.get("scheme", golden.scheme)
+        if scheme != golden.scheme:
+            raise UsageFault(
+                f"the golden's floor is that of {golden.scheme}, the board is {scheme}",
+                where=str(golden.folder),
+                cure=f"make it with `harness golden --scheme {scheme}`",
+            )
+        if held is None or golden.reference_base == held:
+            return
+        if golden.index.device_base != weights_digest(held):
+            raise UsageFault(
+                "made on the original base, without the floor of the quantised one",
+                where=str(golden.folder),
+                cure=f"make it on {held}, or with `harness golden --device-base` of it",
+            )
 
     @cached_property
     def base(self) -> Base:
@@ -255,17 +287,17 @@ class Bench:
         """The prompts of the state checks."""
         return self.golden.prompts.few(*BRIEF[self.device.capabilities.phases[0]])
 
-    def begin(self, stock: Mapping[str, Path] | None = None) -> Device:
+    def begin(self, stock: Mapping[str, Path]) -> Device:
         """The device in its base state, whatever the check before left.
 
-        :param stock: the adapters to have at hand, None for those it has.
+        :param stock: the adapters to have at hand.
 
         What `clear` leaves behind must not spoil the next check: where a
         deterministic board no longer answers as at its first start, the
         software is restarted.
         """
         self.lease.check()
-        if stock is not None:
+        if not self.device.supply.has(stock):
             self._progress(f"{self.board.name}: a bundle of {len(stock)} adapters")
             self.device.stock(stock)
         try:
@@ -308,7 +340,8 @@ class Bench:
         measured and the noisier one counts.
         """
         self._progress(f"{self.board.name}: repeat floor")
-        device = self.begin()
+        loud = self.kits.widest
+        device = self.begin({loud.name: loud.folder})
 
         def measure() -> RepeatFloor:
             return RepeatFloor.measure(lambda: device.fresh().score(self.brief))
@@ -316,9 +349,9 @@ class Bench:
         floors = [measure()]
         # A board that takes no adapter has no other state; its checks will say so.
         with contextlib.suppress(RuntimeFault):
-            device.apply(self.kits.widest.folder)
+            device.apply(loud.folder)
             floors.append(measure())
-        self.begin()
+        self.begin({})
         return max(floors, key=lambda floor: floor.limit(ALPHA_RUN))
 
     def environment(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from harness.golden import PromptSet
 from harness.golden import Reference
 from harness.golden import Scores
 from harness.golden.store import GoldenMissing
+from harness.kits import Kits
 from harness.kits import Made
 from harness.runtimes.device import Device
 from harness.runtimes.runtime import Phase
@@ -30,7 +31,6 @@ from harness.verdict import apart
 __all__ = [
     "acceptance",
     "adapter",
-    "adapters",
     "base_reference",
     "base_scores",
     "bench",
@@ -38,7 +38,7 @@ __all__ = [
     "brief",
     "controls",
     "copy",
-    "crowd",
+    "crew",
     "damage",
     "dear_prompts",
     "device",
@@ -47,6 +47,7 @@ __all__ = [
     "forged",
     "golden",
     "judge",
+    "kits",
     "lone",
     "made",
     "non_finite",
@@ -60,7 +61,6 @@ __all__ = [
     "rescaled",
     "right",
     "several",
-    "single_modules",
     "slightly_wrong",
     "stranger",
     "widest_adapter",
@@ -167,12 +167,6 @@ def adapter(
 
 
 @pytest.fixture
-def adapters(acceptance: Acceptance, board: str) -> tuple[Adapter, ...]:
-    """All adapters under test."""
-    return acceptance.selection.adapters(board)
-
-
-@pytest.fixture
 def damage(
     request: pytest.FixtureRequest, acceptance: Acceptance, board: str
 ) -> Damaged:
@@ -210,11 +204,11 @@ def base_reference(golden: GoldenStore) -> Reference:
 
 
 @pytest.fixture
-def right(golden: GoldenStore, bench: Bench) -> Callable[..., Reference]:
+def right(golden: GoldenStore, device: Device) -> Callable[..., Reference]:
     """Gives the right answer with an adapter; without one nothing can be decided."""
 
     def find(adapter: Adapter, domain: str | None = None) -> Reference:
-        held = bench.device.supply.held(adapter.name)
+        held = device.supply.held(adapter.name)
         if held is not None and not golden.has(held):
             raise Inconclusive(
                 f"the converter quantises {adapter.name}, and the golden has no answer"
@@ -332,12 +326,12 @@ def controls(made: Callable[[str], list[Made]]) -> list[Made]:
 
 
 @pytest.fixture
-def single_modules(made: Callable[[str], list[Made]]) -> list[Made]:
-    """Each module of the widest adapter alone, amplified."""
-    return made("single_modules")
+def crew(made: Callable[[str], list[Made]]) -> list[Path]:
+    """A few of the adapters under test."""
+    return [each.folder for each in made("crew")]
 
 
 @pytest.fixture
-def crowd(made: Callable[[str], list[Made]]) -> list[Path]:
-    """As many different adapters as a context takes."""
-    return [each.folder for each in made("crowd")]
+def kits(bench: Bench) -> Kits:
+    """Makes adapters that are no kit: the check must have them stocked."""
+    return bench.kits

@@ -24,17 +24,14 @@ __all__ = ["KITS", "Kits", "Made"]
 
 # The former adapter is made large, so that what stays of it cannot hide.
 POISON = 8.0
-# A single module moves the logits little; eight times its B moves them by far
-# more than one unit in the last place, and a power of two is exact in bf16.
-GAIN = 8.0
 # In product margins: twice the smallest visible scale error, which on a sound run is
 # a margin and a few standard errors, about two margins.
 SMALL = 5
 # What a run-time scale is compared with: alpha times as much. Powers of two are
 # exact in every float; 0.3 is none.
 SCALES = (0.5, 2.0, -1.0, 0.3)
-# As many as an RK1828's context takes.
-CROWD = 32
+# Sessions with an adapter each: as many as the vendors' documents speak of.
+CREW = 4
 
 
 @dataclass(frozen=True)
@@ -120,8 +117,6 @@ class Kits:
                 folders += [a.folder for a in self.adapters if a.name == adapter]
             elif name == "widest_adapter":
                 folders.append(self.widest.folder)
-            elif name == "adapters":
-                folders += [a.folder for a in self.adapters]
             elif name in KITS:
                 for made in self.made(name, adapter):
                     folders += made.folders
@@ -202,16 +197,8 @@ def controls(kits: Kits, adapter: Adapter) -> Iterable[Made]:
 
 
 @_of_the_widest
-def single_modules(kits: Kits, adapter: Adapter) -> Iterable[Made]:
-    """Each module of the adapter alone, amplified."""
-    for probe in forge.probes(adapter, GAIN):
-        if probe.effective:
-            yield Made(probe.make(kits.new(probe.name)), None, probe)
-
-
-@_of_the_widest
-def crowd(kits: Kits, adapter: Adapter) -> Iterable[Made]:
-    """As many different adapters as a context takes, by their scale."""
-    for number in range(CROWD):
-        wrong = forge.rescaled(adapter, 1 + (number + 1) / CROWD)
-        yield Made(wrong.make(kits.new(f"crowd-{number + 1}")), None, wrong)
+def crew(kits: Kits, adapter: Adapter) -> Iterable[Made]:
+    """A few of the adapters under test, the widest first."""
+    others = [a for a in kits.adapters if a is not adapter]
+    for each in [adapter, *others][:CREW]:
+        yield Made(each.folder)

@@ -6,11 +6,15 @@ process, the cache belongs to the program that drives the runtime.
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 from harness.errors import RuntimeRefused
 from harness.golden import Prompt
 from harness.golden import PromptSet
+from harness.golden import Scores
 
 
 # Tokens of a conversation's first turn: more than an int4 cache keeps in fp16 (32 on
@@ -127,3 +131,29 @@ def test_saved_cache_is_only_valid_where_it_was_made(
             judge.note(
                 "a cache saved under another state was taken", name=f"{name}: another's"
             )
+
+
+@pytest.mark.requirement("R53", "R51")
+def test_later_turns_apply_the_adapter(device, adapter, several, judge):
+    """A conversation's second turn answers as all of it in one prompt does.
+
+    Held against the gap of the two in the base, which a quantised cache makes.
+    """
+
+    def both():
+        whole, turns = [], []
+        for first, second in itertools.pairwise((*several, several.prompts[0])):
+            said = (*first.tokens, *first.continuation[:-1], *second.tokens)
+            one = PromptSet((replace(second, name=first.name, tokens=said),))
+            whole.append(device.fresh().score(one))
+            device.fresh().score(PromptSet((first,)))
+            later = device.further().score(PromptSet((second,)))
+            turns.append(Scores(one, later.logits))
+        return Scores.together(whole), Scores.together(turns)
+
+    base_whole, base_turns = both()
+    device.apply(adapter.folder)
+    whole, turns = both()
+    judge.gap_is_no_larger(
+        whole, turns, base_whole, base_turns, name="a second turn beside one prompt"
+    )

@@ -20,11 +20,12 @@ def patience(device):
     return CONVERTS_S if device.capabilities.bundles else LOADS_S
 
 
-def attempt(device, folder):
-    """Apply a bad adapter; a program that dies must die of it twice.
+def attempt(device, folder, *others):
+    """Apply a bad adapter, others at hand beside it; a death must come twice.
 
     Once could be somebody else's doing, which says nothing of the board.
     """
+    device.admit(folder, *others)
     try:
         device.apply(folder)
     except RuntimeDied as died:
@@ -37,29 +38,31 @@ def attempt(device, folder):
 
 @pytest.mark.requirement("R40")
 def test_damaged_adapter_is_refused(device, other, brief, judge, forged, damage):
-    """A clear error in time; the state before is untouched; the next load works."""
+    """A clear error in time; the state before is untouched; the next load works.
+
+    A platform may refuse while it converts, or when it loads.
+    """
     # Other values than the damaged adapter's, so that a half-written load shows.
     good = other
-    few = brief.first(2)
     bad = damage.make(forged(damage.name))
-    base = device.fresh().score(few)
+    base = device.fresh().score(brief)
     within = patience(device)
-    judge.lives(lambda: attempt(device, bad), "refused in base", within=within)
-    judge.same(base, device.fresh().score(few), name="base after the refusal")
+    judge.lives(lambda: attempt(device, bad, good), "refused in base", within=within)
+    judge.same(base, device.fresh().score(brief), name="base after the refusal")
     device.apply(good)
-    before = device.fresh().score(few)
+    before = device.fresh().score(brief)
     reported = device.reported()
     judge.refused(
-        lambda: attempt(device, bad),
+        lambda: attempt(device, bad, good),
         within=within,
         name=damage.name,
         says=damage.says,
     )
-    judge.same(before, device.fresh().score(few), name="state after the refusal")
+    judge.same(before, device.fresh().score(brief), name="state after the refusal")
     judge.equal(device.reported(), reported, name="reported after the refusal")
     device.clear()
     device.apply(good)
-    judge.same(before, device.fresh().score(few), name="next good load")
+    judge.same(before, device.fresh().score(brief), name="next good load")
 
 
 @pytest.mark.requirement("R41")
@@ -86,7 +89,10 @@ def test_non_finite_adapter_leaves_nothing(
     """NaN and Inf are refused, or gone after clear."""
     base = device.fresh().score(brief)
     bad = non_finite.make(forged(non_finite.name))
-    judge.lives(lambda: attempt(device, bad), non_finite.name, within=patience(device))
+    good = widest_adapter.folder
+    judge.lives(
+        lambda: attempt(device, bad, good), non_finite.name, within=patience(device)
+    )
     device.clear()
     judge.same(base, device.fresh().score(brief), name="base after clear")
     device.apply(widest_adapter.folder)

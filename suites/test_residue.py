@@ -35,19 +35,19 @@ def test_fewer_modules_after_more_equals_fresh(device, lone, poison, brief, judg
 
 @pytest.mark.requirement("R30")
 def test_new_content_under_an_old_name(
-    device, widest_adapter, stranger, brief, judge, forged
+    device, widest_adapter, poison, brief, judge, forged
 ):
     """A name means its newest content, also where nothing but the values is new."""
     if not forge.rescaled(widest_adapter, 1.0).effective:
         raise Inconclusive("the widest adapter changes nothing: every B or A is 0")
     name = forged("same-name").name
-    device.apply(stranger)
+    device.apply(poison)
     expected = device.fresh().score(brief)
     device.stock({name: widest_adapter.folder})
     device.apply(widest_adapter.folder, name=name)
     old = device.fresh().score(brief)
-    device.stock({name: stranger})
-    device.apply(stranger, name=name)
+    device.stock({name: poison})
+    device.apply(poison, name=name)
     new = device.fresh().score(brief)
     judge.differs(old, new)
     judge.same(expected, new)

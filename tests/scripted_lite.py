@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,10 @@ class Script:
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self.answers: dict[str, Any] = {}
+        # Calls that take no `session_index` and are about session 0.
+        self.unindexed: set[str] = set()
+        # Names in the bundle's list.
+        self.listed = NAMES
         self.room = CONTEXT
         self.version = "1.1.0 (deadbeef@2026-05-12)"
         self.granted = CONTEXT
@@ -72,14 +77,20 @@ class ScriptedLite:
         if name.startswith("_"):
             return usual
         script: Script = self._script
+        shape, assumed = inspect.signature(usual), {}
+        if name in script.unindexed:
+            given = [p for p in shape.parameters.values() if p.name != "session_index"]
+            shape, assumed = shape.replace(parameters=given), {"session_index": 0}
 
         def call(*args: Any, **named: Any) -> Any:
+            shape.bind(*args, **named)  # as Python does: a TypeError if it cannot
             script.calls.append((name, args, named))
             answer = script.answers.get(name, ...)
             if callable(answer):
                 answer = answer(*args, **named)
-            return usual(*args, **named) if answer is ... else answer
+            return usual(*args, **named, **assumed) if answer is ... else answer
 
+        call.__signature__ = shape  # type: ignore[attr-defined]
         return call
 
     def load_rknn(self, model: str, weight: str) -> int:
@@ -175,9 +186,9 @@ class ScriptedLite:
 
     def query_lora(self) -> tuple[Any, int]:
         listed = (types.RKNN3Lora * 32)()
-        for lora, name in zip(listed, NAMES, strict=False):
+        for lora, name in zip(listed, self._script.listed, strict=False):
             lora.lora_name = name.encode()
-        return listed, len(NAMES)
+        return listed, len(self._script.listed)
 
     def load_lora(self, lora: Any) -> int:
         return 0

@@ -191,7 +191,7 @@ def test_an_adapter_comes_and_goes(
         ("unsupported-scale", lambda r, s: s.activate({"known": 2.0})),
         ("unsupported-scale", lambda r, s: s.activate({"known": math.nan})),
         ("too-many-adapters", lambda r, s: s.activate({"known": 1.0, "other": 1.0})),
-        ("request", lambda r, s: r.activate({"known": 1.0})),
+        ("unsupported", lambda r, s: r.activate({"known": 1.0})),
         ("unsupported", lambda r, s: r.renew(str(ADAPTERS))),
         ("unsupported", lambda r, s: s.save_cache("a")),
         ("unsupported", lambda r, s: s.load_cache("a")),

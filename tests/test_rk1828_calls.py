@@ -13,6 +13,7 @@ from scripted_lite import CONTEXT
 from scripted_lite import HIDDEN
 from scripted_lite import VOCAB
 from scripted_lite import Script
+from scripted_lite import ScriptedLite
 from scripted_lite import logits
 
 from harness.probes.rk1828 import Rk1828
@@ -225,9 +226,10 @@ def test_an_unloaded_adapter_is_forgotten_everywhere(
 
 def test_a_bundle_is_handed_over_anew(ask: Asker, script: Script) -> None:
     ask.load("one")
-    with pytest.raises(Refused, match=r"c\.lora_weight: this start has") as refused:
+    with pytest.raises(Refused, match=r"c\.lora_weight: adapters of .*b\.") as refused:
         ask.load("two", "c.lora_weight")
     assert refused.value.code == "second-bundle"
+    assert script.names("init_lora") == ["init_lora"]
     script.answers["init_lora"] = -2
     with pytest.raises(Refused, match="init_lora returned -2"):
         ask("renew", path=str(ask.work / "c.lora_weight"))
@@ -245,6 +247,32 @@ def test_a_bundle_is_handed_over_anew(ask: Asker, script: Script) -> None:
     assert script.names("disable_lora") == []
 
 
+def test_a_bundle_of_which_none_is_loaded_makes_room(
+    ask: Asker, script: Script
+) -> None:
+    """Whether there is a second initialisation is the runtime's to say."""
+
+    def initialised() -> list[str]:
+        paths = [n["lora_weight_path"] for c, _, n in script.calls if c == "init_lora"]
+        return [Path(path).name[0] for path in paths]
+
+    script.answers["load_lora"] = -3
+    with pytest.raises(Refused, match="load_lora returned -3"):
+        ask.load("one")
+    script.answers["init_lora"] = -2
+    with pytest.raises(Refused, match="init_lora returned -2") as refused:
+        ask.load("one", "c.lora_weight")
+    assert refused.value.code == "-2"
+    script.answers.clear()
+    ask.load("one")  # initialised it was
+    ask("unload", name="one")
+    assert initialised() == ["b", "c"]
+    ask.load("two", "c.lora_weight")
+    assert initialised() == ["b", "c", "c"]
+    with pytest.raises(Refused, match=r"c\.lora_weight are loaded"):
+        ask.load("one")
+
+
 def test_a_file_that_is_too_large_is_not_read(
     ask: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,10 +281,29 @@ def test_a_file_that_is_too_large_is_not_read(
         ask("renew", path=str(ask.work / "b.lora_weight"))
 
 
-def test_five_sessions_and_their_numbers(ask: Asker, script: Script) -> None:
-    opened = [ask.session, *(ask("session")["session"] for _ in range(4))]
-    with pytest.raises(Refused, match="5 sessions are open"):
+def test_the_runtime_says_how_many_sessions_there_are(
+    ask: Asker, script: Script
+) -> None:
+    assert ask.board.hello()["capabilities"]["max_sessions"] == 5
+    opened = [ask.session, *(ask("session")["session"] for _ in range(5))]
+    assert len(set(opened)) == 6
+    script.answers["init_llm_session"] = -6
+    with pytest.raises(Refused, match=r"returned -6 \(out of memory\)") as refused:
         ask("session")
+    assert refused.value.code == "-6"
+    assert script.calls[-1][2]["session_index"] == 6
+    script.answers.clear()
+    for _ in range(64 - 6):
+        ask("session")
+    script.calls.clear()
+    with pytest.raises(Refused, match="64 sessions are open") as refused:
+        ask("session")
+    assert refused.value.code == "too-many-sessions"
+    assert script.calls == []  # a runtime that takes any number is not asked for ever
+
+
+def test_sessions_and_their_numbers(ask: Asker, script: Script) -> None:
+    opened = [ask.session, *(ask("session")["session"] for _ in range(4))]
     ask.load("one")
     ask("activate", session=opened[2], adapters={"one": 1.0})
     ask("close_session", session=opened[2])
@@ -279,6 +326,56 @@ def test_a_session_that_fails_half_way_is_given_back(
     assert script.calls[-1][0::2] == ("release", {"session_index": 1})
     script.answers.clear()
     ask("session")
+
+
+UNSURE = [
+    "set_chat_template",
+    "set_kvcache_policy",
+    "session_query_state",
+    "save_kvcache",
+    "load_kvcache",
+]
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_a_call_without_an_index_is_about_session_0(
+    script: Script, folder: Path, name: str
+) -> None:
+    script.unindexed = {name}
+    ask = Asker(folder)
+    ask.score([3, 1], [4, 1], keep=False)
+    assert ask("reported", session=ask.session) == {"adapters": {}}
+    ask("save_cache", session=ask.session, name="kept")
+    ask("reset", session=ask.session)
+    ask("load_cache", session=ask.session, name="kept")
+    assert np.array_equal(ask.score([1], [5]), rows([3, 1, 4, 1, 5], 4))
+    asked = {
+        "session_index" in named for call, _, named in script.calls if call == name
+    }
+    assert asked == {False}
+    script.calls.clear()
+    with pytest.raises(Refused, match=f"{name} .*takes no session_index") as refused:
+        other = ask("session")["session"]
+        ask("reported", session=other)
+        ask("save_cache", session=other, name="kept")
+        ask("load_cache", session=other, name="kept")
+    assert refused.value.code == "no-session-index"
+    assert script.names(name) == []
+
+
+def test_a_call_that_takes_anything_takes_an_index(
+    script: Script, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ScriptedLite.set_chat_template
+
+    def passed_on(self: ScriptedLite, *args: Any, **named: Any) -> int:
+        return plain(self, *args, **named)
+
+    monkeypatch.setattr(ScriptedLite, "set_chat_template", passed_on)
+    ask = Asker(folder)
+    ask("session")
+    asked = [n for name, _, n in script.calls if name == "set_chat_template"]
+    assert asked[-1] == {"session_index": 1}
 
 
 CALLS = {
@@ -379,6 +476,25 @@ def test_a_list_without_memory_is_not_followed(ask: Asker, script: Script) -> No
         ask.load("one")
 
 
+def test_an_adapter_that_is_listed_twice_is_told(ask: Asker, script: Script) -> None:
+    """As a mapping it would look like one."""
+    script.listed = ("one", "two", "one")
+    with pytest.raises(Refused, match="query_lora lists 'one' twice") as refused:
+        ask.load("two")
+    assert refused.value.code == "reported-twice"
+    kinds = script.api()[1]
+    listed = (kinds.RKNN3Lora * 2)()
+    for lora in listed:
+        lora.lora_name = b"one"
+
+    def twice(**_: Any) -> Any:
+        return kinds.RKLLMRunState(n_loras_enabled=2, loras_enabled=listed)
+
+    script.answers["session_query_state"] = twice
+    with pytest.raises(Refused, match="session_query_state lists 'one' twice"):
+        ask("reported", session=ask.session)
+
+
 @pytest.mark.parametrize("step", ["Forced.choose", "Callbacks._embed"])
 def test_what_a_callback_meets_comes_out(
     ask: Asker, monkeypatch: pytest.MonkeyPatch, step: str
@@ -473,6 +589,24 @@ def test_a_cache_goes_to_a_file_and_back(ask: Asker, script: Script) -> None:
         ask("save_cache", session=ask.session, name="again")
 
 
+def test_caches_end_with_their_start(script: Script, folder: Path) -> None:
+    ask = Asker(folder)
+    longest = "a" * 128
+    for name in ("kept", longest):
+        ask("save_cache", session=ask.session, name=name)
+    caches = folder.parent / "caches"
+    (caches / f"{longest}.12345").touch()  # as a probe leaves it that was killed
+    (caches / "folder").mkdir()
+    (caches / ".hidden").touch()
+    (caches / "a b").touch()
+    (caches / "link").symlink_to(folder / "a.rknn")
+    again = Asker(folder)
+    left = {".hidden", "a b", "folder", "link"}
+    assert {path.name for path in caches.iterdir()} == left
+    with pytest.raises(Refused, match="no cache was kept as kept"):
+        again("load_cache", session=again.session, name="kept")
+
+
 @pytest.mark.parametrize("version", ["1.0.0", "1.2.0", "", "rknn3"])
 def test_another_sdk_is_not_asked_for_anything(
     script: Script, folder: Path, version: str
@@ -482,6 +616,19 @@ def test_another_sdk_is_not_asked_for_anything(
         Rk1828(str(folder), str(folder))
     assert refused.value.kind == "setup"
     assert script.names() == ["load_rknn", "init_runtime", "rknn3_query", "release"]
+
+
+@pytest.mark.parametrize("name", ["init_runtime", "set_kvcache_policy", "release"])
+def test_another_lite_is_no_board_that_is_set_up(
+    script: Script, folder: Path, name: str
+) -> None:
+    def other(*_: Any, **__: Any) -> Any:
+        raise TypeError("takes 1 argument")
+
+    script.answers[name] = other
+    with pytest.raises(Refused, match=f"{name}: TypeError: takes 1") as refused:
+        Rk1828(str(folder), str(folder))
+    assert (refused.value.kind, refused.value.code) == ("setup", "call")
 
 
 @pytest.mark.parametrize("name", ["load_rknn", "init_runtime", "init_llm_session"])

@@ -28,18 +28,19 @@ from plain_decoder import Plain
 from harness.simulator.board import FAULT_FILE
 from harness.simulator.board import ROOT
 from harness.simulator.decoder import Architecture
+from harness.simulator.faults.rk1828 import LaterTurnsLoseAdapter
 from harness.simulator.precision import Fp16
 from harness.simulator.rk1828 import api
 from harness.simulator.rk1828.adapters import Adapters
+from harness.simulator.rk1828.adapters import Enabled
 from harness.simulator.rk1828.bundlefile import BundledAdapter
 from harness.simulator.rk1828.bundlefile import Factors
 from harness.simulator.rk1828.cache import Cache
 from harness.simulator.rk1828.cache import quantised
 from harness.simulator.rk1828.device import Device
+from harness.simulator.rk1828.device import Refused
 from harness.simulator.rk1828.device import Where
-from harness.simulator.rk1828.enabled import Enabled
 from harness.simulator.rk1828.policy import Policy
-from harness.simulator.rk1828.refused import Refused
 from harness.simulator.rk1828.session import Session
 
 
@@ -500,6 +501,12 @@ def _neighbour(board: Board) -> Any:
     return board.score(index=1)
 
 
+def _later_turn(board: Board) -> Any:
+    board.use("r8-all")
+    board.score()
+    return board.score(keep_history=1)
+
+
 def _loaded(prompt: Sequence[int]) -> Callable[[Board], Any]:
     def story(board: Board) -> Any:
         board.use("r8-all")
@@ -520,6 +527,7 @@ def _loaded(prompt: Sequence[int]) -> Callable[[Board], Any]:
         (UnloadKeepsWeights, _unloaded, _disabled),
         (UnloadDropsNeighbour, _neighbour, _unloaded),
         (ChunkBoundaryDropsAdapter, _loaded(LONG), _loaded(PROMPT)),
+        (LaterTurnsLoseAdapter, _later_turn, _loaded(LONG)),
         (FailsToBase, _loaded(PROMPT), Board.score),
         (BaseChanged, _loaded(PROMPT), None),
     ],

@@ -26,10 +26,10 @@ from harness.runtimes.remote import RemoteRuntime
 from harness.runtimes.runtime import Phase
 from harness.runtimes.session import RemoteSession
 from harness.simulator.precision import Fp16
+from harness.simulator.rk1828.adapters import Enabled
 from harness.simulator.rk1828.bundlefile import BundleFile
 from harness.simulator.rk1828.cache import Cache
 from harness.simulator.rk1828.device import Device
-from harness.simulator.rk1828.enabled import Enabled
 from harness.simulator.rk1828.model import Model
 from harness.simulator.rk1828.modelfile import ModelFile
 
@@ -261,9 +261,10 @@ def test_it_refuses_what_cannot_be(
 
 def test_sessions_run_out(mortal: RemoteRuntime) -> None:
     sessions = [mortal.session() for _ in range(mortal.capabilities.max_sessions)]
-    with pytest.raises(RuntimeRefused) as refused:
+    assert len(sessions) == 5
+    with pytest.raises(RuntimeRefused, match="init_llm_session returned") as refused:
         mortal.session()
-    assert refused.value.vendor_code == "too-many-sessions"
+    assert refused.value.vendor_code == "-1"
     before = mortal.memory()["free_min"]
     sessions[1].close()
     assert mortal.memory()["free_min"] > before
@@ -279,6 +280,16 @@ def test_a_bundle_that_was_cut(mortal: RemoteRuntime, made: Path, bundle: str) -
     with pytest.raises(RuntimeRefused, match="init_lora returned -1"):
         mortal.renew(cut)
     mortal.load(bundle, "r8-all")  # a refused one is not the start's
+
+
+def test_another_bundle_may_come_where_none_is_loaded(
+    mortal: RemoteRuntime, made: Path, bundle: str
+) -> None:
+    with pytest.raises(RuntimeRefused, match="unknown-adapter"):
+        mortal.load(bundle, "nobody")
+    mortal.load(str(made / "second.lora_weight"), "r8-all")
+    mortal.unload("r8-all")
+    mortal.load(bundle, "r4-qv")
 
 
 def test_a_bundle_is_renewed(mortal: RemoteRuntime, made: Path, bundle: str) -> None:
@@ -302,6 +313,48 @@ def test_a_bundle_is_renewed(mortal: RemoteRuntime, made: Path, bundle: str) -> 
     session.activate({"r4-qv": 1.0})
     last = session.score(PROMPT, CONTINUATION, "decode", cache="cleared")
     assert np.array_equal(last, other)  # what the second bundle calls r8-all
+
+
+# A package whose calls have no index where no public program gives one.
+PLAIN = (
+    MOODY
+    + """
+    def set_chat_template(self, system_prompt, prompt_prefix, prompt_postfix):
+        texts = system_prompt, prompt_prefix, prompt_postfix
+        return super().set_chat_template(*texts)
+
+    def set_kvcache_policy(self, policy, param=None):
+        return super().set_kvcache_policy(policy)
+
+    def session_query_state(self):
+        return super().session_query_state()
+
+    def save_kvcache(self, kvcache_path):
+        return super().save_kvcache(kvcache_path)
+
+    def load_kvcache(self, kvcache_path=None, kvcache_data=None, size=0):
+        return super().load_kvcache(kvcache_path)
+"""
+)
+
+
+def test_a_package_without_indices_has_one_session(tmp_path: Path, made: Path) -> None:
+    board = LocalBoard(tmp_path / "plain", made / "model" / "board", PLAIN, "rk1828")
+    with board.runtime(patience=SHORT) as runtime:
+        session = runtime.session()
+        rows = session.score(PROMPT, CONTINUATION, "decode")
+        session.save_cache("kept")
+        further = session.score([1], [2], "decode")
+        session.load_cache("kept")
+        assert np.array_equal(session.score([1], [2], "decode"), further)
+        with pytest.raises(RuntimeRefused, match="set_chat_template") as refused:
+            runtime.session()
+        assert refused.value.vendor_code == "no-session-index"
+        again = session.score(PROMPT, CONTINUATION, "decode", cache="cleared")
+        assert np.array_equal(again, rows)
+        runtime.restart()
+        with pytest.raises(RuntimeRefused, match="no cache was kept as kept"):
+            runtime.session().load_cache("kept")
 
 
 @pytest.mark.parametrize(
@@ -354,10 +407,14 @@ def test_what_keeps_it_from_starting_is_told(tmp_path: Path, made: Path) -> None
         "            told.api_version = b'1.0.0'\n"
         "        return told\n"
     )
+    other = "    def init_runtime(self, board):\n        return 0\n"
+    lacking = "del LLMResultCallback\n"
     for name, folder, module, text in (
         ("version", model, older, r"says it is '1\.0\.0'"),
         ("module", model, None, "the vendor's module rknn3lite"),
         ("files", made / "model", MOODY, r"0 files \*\.rknn"),
+        ("call", model, MOODY + other, r"init_runtime: TypeError: .*'target'"),
+        ("name", model, MOODY + lacking, "AttributeError: .*LLMResultCallback"),
     ):
         board = LocalBoard(tmp_path / name, folder, module, "rk1828")
         with pytest.raises(UsageFault, match=text):

@@ -39,8 +39,11 @@ class Supply(Protocol):
         :raises RuntimeRefused: the converter does not take them together.
         """
 
-    def add(self, name: str, folder: Path) -> bool:
-        """As `stock`, for one adapter beside those that are at hand."""
+    def admit(self, name: str, folder: Path) -> None:
+        """See whether an adapter can be had at all; nothing at hand changes.
+
+        :raises RuntimeRefused: the converter does not take it.
+        """
 
     def find(self, name: str, folder: Path) -> str | None:
         """Path over there of what holds this adapter; None: it is not at hand.
@@ -74,9 +77,8 @@ class Folders:
         """Nothing to do ahead."""
         return False
 
-    def add(self, name: str, folder: Path) -> bool:
-        """Nothing to do ahead."""
-        return False
+    def admit(self, name: str, folder: Path) -> None:
+        """Whoever loads it will say."""
 
     def find(self, name: str, folder: Path) -> str | None:
         """The folder over there."""
@@ -103,18 +105,20 @@ class Bundles:
         self._make = make
         self.bundle: Artifact | None = None
         self._at_hand: dict[str, str] = {}
-        self._folders: dict[str, Path] = {}
         # By digest: what could be converted, and why what could not.
         self._taken: set[str] = set()
         self._refused: dict[str, ConversionRefused] = {}
-        # Where the bundle lies over there, once it does.
+        self._made: list[str] = []
+        # Where the bundle lies over there, once it does; and whether that is known.
         self._there = ""
+        self._known = False
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The sidecar, without what differs from bundle to bundle."""
+        """The sidecar, without what differs from bundle to bundle; and all digests."""
         sidecar = self.bundle.sidecar if self.bundle else {}
-        return {k: v for k, v in sidecar.items() if k not in ("adapters", "sha256")}
+        common = {k: v for k, v in sidecar.items() if k not in ("adapters", "sha256")}
+        return {**common, "made": sorted(set(self._made))}
 
     def has(self, adapters: Adapters) -> bool:
         """Whether the bundle holds all that the converter did not refuse."""
@@ -135,24 +139,21 @@ class Bundles:
             if self._refused.keys() & wanted.values():
                 return self.stock(adapters)
             raise _refusal(refusal) from refusal
-        self.bundle, self._folders, self._at_hand = bundle, sound, wanted
+        self.bundle, self._at_hand = bundle, wanted
+        self._made.append(bundle.digest)
         self._taken.update(wanted.values())
         if self._there:
             # Of bundles that take turns only one must have room over there.
-            self._store.drop(self._there)
-            self._there = ""
+            self.drop(self._there)
+            self._there, self._known = "", False
         return True
 
-    def add(self, name: str, folder: Path) -> bool:
-        """As `stock`; a refusal leaves what is at hand as it was."""
+    def admit(self, name: str, folder: Path) -> None:
+        """Convert it alone, unless it was converted before."""
         digest = folder_digest(folder)
         self._try(name, folder, digest)
-        if digest in self._refused:
-            return False
-        try:
-            return self.stock({**self._folders, name: folder})
-        except RuntimeRefused:  # together they are too many
-            return self.stock({name: folder})
+        if refusal := self._refused.get(digest):
+            raise _refusal(refusal) from refusal
 
     def find(self, name: str, folder: Path) -> str | None:
         """The bundle over there, where it holds this content under this name."""
@@ -161,12 +162,17 @@ class Bundles:
             raise _refusal(refusal) from refusal
         if self.bundle is None or self._at_hand.get(name) != digest:
             return None
-        self._there = self._there or self.put(self.bundle.path)
+        if not self._known:
+            self._there, self._known = self.put(self.bundle.path), True
         return self._there
 
     def put(self, bundle: Path) -> str:
         """A bundle's path over there."""
         return self._store.put_file(bundle)
+
+    def drop(self, there: str) -> None:
+        """Take a bundle away again."""
+        self._store.drop(there)
 
     def held(self, name: str) -> str | None:
         """What the sidecar says of the adapter after quantisation."""
@@ -177,7 +183,7 @@ class Bundles:
 
     def forget(self) -> None:
         """Look again for everything over there; the bundle stays the same."""
-        self._there = ""
+        self._known = False
         self._store.forget()
 
     def _sound(self, adapters: Adapters) -> dict[str, str]:

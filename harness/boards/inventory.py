@@ -51,13 +51,14 @@ class Board(BaseModel):
     :param bundle: command, run here, that makes a bundle of adapters, where the
         platform takes them so; ` BASE OUT NAME=FOLDER ...` is appended.
     :param base: folder of the base checkpoint, here.
+    :param dequantised: the base as a quantised board holds it, here; the converter
+        gives it where there is one.
     :param golden: folder of the stored reference, here.
     :param adapters: a folder of adapter folders, or the adapter folders, here.
     :param loader: `reference`, `FILE.py:Class` or `module:Class`.
     :param reserved_rank: rank compiled into the model's slots.
     :param guards_cache_files: the product promises to refuse a KV cache file of
-        another adapter, scale or base (R52); without it one that is taken is only
-        noted.
+        another adapter or scale (R52); without it one that is taken is only noted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -74,6 +75,7 @@ class Board(BaseModel):
     convert: Command | None = None
     bundle: Command | None = None
     base: Here | None = None
+    dequantised: Here | None = None
     golden: Here | None = None
     adapters: Folders = None
     loader: Loader = "reference"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +33,12 @@ class Scores:
             raise ValueError(
                 f"logits {self.logits.shape} do not fit {self.prompts.rows} rows"
             )
+
+    @classmethod
+    def together(cls, parts: Sequence[Scores]) -> Scores:
+        """The scores of several prompt sets as those of one."""
+        prompts = tuple(prompt for part in parts for prompt in part.prompts)
+        return cls(PromptSet(prompts), np.concatenate([part.logits for part in parts]))
 
     def of(self, index: int) -> np.ndarray:
         """Logits of prompt `index`, float32 `[len(continuation), vocab]`."""

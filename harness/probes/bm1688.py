@@ -54,7 +54,7 @@ class Bm1688(Board[Conversation]):
     platform = "bm1688"
     # Each conversation keeps its own KV cache in the probe's memory: 28 layers, a
     # context of 2,048 and eight heads of 128 take 450 MB.
-    sessions = 8
+    sessions = most_sessions = 8
 
     def __init__(self, model: str, loader: str, workdir: str) -> None:
         super().__init__()
@@ -163,6 +163,9 @@ class Bm1688(Board[Conversation]):
         return {}, {}
 
     def op_activate(self, request: Request) -> Reply:
+        if "session" not in request:
+            text = "%s has no context level: name a session" % self.platform
+            raise Refused("unsupported", text)
         self.session(request)
         adapters = request.scales("adapters")
         if len(adapters) > 1:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import platform
+import sys
+import traceback
 from typing import Any
 from typing import Callable
 from typing import Dict
@@ -69,8 +71,10 @@ class Board(Generic[C]):
     """
 
     platform = ""
-    # Sessions open at once.
+    # Sessions open at once, as told to who asks.
     sessions = 0
+    # Sessions that the probe does not go beyond, whatever the runtime would take.
+    most_sessions = 0
 
     def __init__(self) -> None:
         self._sessions: Dict[int, C] = {}
@@ -137,8 +141,9 @@ class Board(Generic[C]):
         return {}, {}
 
     def op_session(self, request: Request) -> Reply:
-        if len(self._sessions) >= self.sessions:
-            raise Refused("too-many-sessions", "%d sessions are open" % self.sessions)
+        if len(self._sessions) >= self.most_sessions:
+            text = "%d sessions are open" % len(self._sessions)
+            raise Refused("too-many-sessions", text)
         session = self.converse()
         number = self._next
         self._next += 1
@@ -208,6 +213,12 @@ def run(start: Callable[[], Board]) -> int:
         return 1
     except OSError as error:
         write_frame(stream.write, failure(0, "setup", "model", str(error)))
+        return 1
+    except Exception as error:
+        # Of another vendor's package than the one this was written for.
+        traceback.print_exc(file=sys.stderr)
+        text = "%s: %s" % (type(error).__name__, error)
+        write_frame(stream.write, failure(0, "setup", "start", text))
         return 1
     try:
         write_frame(stream.write, hello)

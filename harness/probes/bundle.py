@@ -10,6 +10,7 @@ from typing import Mapping
 from typing import Optional
 
 from .lite import Lite
+from .lite import by_name
 from .lite import name_of
 from .server import Refused
 
@@ -40,29 +41,32 @@ class Bundle:
         self._enabled: Dict[Scope, List[str]] = {}
 
     def load(self, name: str, path: str) -> None:
-        """Load an adapter; the first of a start initialises the bundle.
+        """Load an adapter; the first one of a bundle initialises it.
 
-        :raises Refused: another bundle than at the start, no such adapter in it, or
-            the runtime says no.
+        Where none is loaded another bundle may come: what the runtime says to a
+        second initialisation is its own answer.
+
+        :raises Refused: another bundle than that of the loaded adapters, no such
+            adapter in it, or the runtime says no.
         """
         path = os.path.realpath(path)
         if not os.path.exists(path):
             raise Refused("no-file", "there is no %s" % path)
-        if not self._path:
+        if path != self._path:
+            if self._loaded:
+                raise Refused(
+                    "second-bundle",
+                    "%s: adapters of %s are loaded, and there is one bundle at a time"
+                    % (path, self._path),
+                )
             self._lite.do("init_lora", lora_weight_path=path)
             self._path = path
-        elif path != self._path:
-            raise Refused(
-                "second-bundle",
-                "%s: this start has %s, and there is one initialisation a start"
-                % (path, self._path),
-            )
         descriptor = self._listed(name)
         self._lite.do("load_lora", descriptor)
         self._loaded[name] = descriptor
 
     def _listed(self, name: str) -> Any:
-        known = {name_of(d): d for d in self._lite.adapters()}
+        known = by_name(self._lite.adapters(), "query_lora")
         if name not in known:
             text = "%s holds no adapter %.80r" % (self._path, name)
             raise Refused("unknown-adapter", text)

@@ -5,10 +5,12 @@ It catches exceptions inside and logs them; its caller sees -1 or None.
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 from typing import Dict
 from typing import List
+from typing import Sequence
 
 from .board import vendor_module
 from .server import Refused
@@ -16,12 +18,22 @@ from .server import Unready
 from .server import one_line
 
 
-__all__ = ["Lite", "name_of"]
+__all__ = ["Lite", "by_name", "name_of"]
 
 # Records changed their layout between 1.0.0 and 1.1.0 and nothing in them says so:
 # any other version would be read wrongly, not refused.
 VERSIONS = ("1.1.0",)
 ADAPTERS = 32  # RKNN3_MAX_LORA_NUM of 1.1.0: what any list of adapters has room for
+INDEX = "session_index"
+# Calls of one session that no public program makes with `session_index`, though each
+# has a session in the C library. One that lacks it is about session 0.
+UNSURE = (
+    "set_chat_template",
+    "set_kvcache_policy",
+    "session_query_state",
+    "save_kvcache",
+    "load_kvcache",
+)
 # RKNN3_ERR_... of the 1.1.0 header; none of them is about adapters.
 CODES = {
     -1: "fail",
@@ -49,6 +61,9 @@ class Lite:
     """The runtime with a model loaded; whatever it does not do is `Refused`.
 
     :param rknn: the graph's file. :param weight: the file of its weights.
+    Every method raises `Unready` where a call raises an exception: since it catches
+    its own, that one is about how it was called.
+
     :raises Unready: the module is missing, or of a version that is not known.
     :raises Refused: it does not take the model.
     """
@@ -56,7 +71,8 @@ class Lite:
     def __init__(self, rknn: str, weight: str) -> None:
         self.api = vendor_module("rknn3lite.api")
         self.types = vendor_module("rknn3lite.api.rknn3_types")
-        self._lite = self.api.RKNN3Lite(llm_mode=True, verbose=False)
+        self._lite = _called(self.api, "RKNN3Lite", llm_mode=True, verbose=False)
+        self._of_session_0 = [n for n in UNSURE if not _takes_index(self._lite, n)]
         try:
             self.do("load_rknn", rknn, weight)
             self.do("init_runtime", target="rk1828")
@@ -83,11 +99,21 @@ class Lite:
 
         :raises Refused: any other answer, with it as the code.
         """
-        _check(name, getattr(self._lite, name)(*args, **named))
+        _check(name, self._call(name, *args, **named))
+
+    def _call(self, name: str, *args: Any, **named: Any) -> Any:
+        """What a call answers.
+
+        :raises Refused: it is for a session that this Lite cannot name.
+        """
+        if name in self._of_session_0 and named.pop(INDEX) != 0:
+            text = "%s of this Lite takes no %s: it has session 0 only" % (name, INDEX)
+            raise Refused("no-session-index", text)
+        return _called(self._lite, name, *args, **named)
 
     def release(self, session: int) -> None:
         """Give a session back."""
-        answer = self._lite.release(session_index=session)
+        answer = self._call("release", session_index=session)
         # The vendor's own programs take no notice of it, so there may be none.
         if answer is not None:
             _check("release", answer)
@@ -97,7 +123,7 @@ class Lite:
 
         :raises Refused: it does not.
         """
-        answer = getattr(self._lite, name)(*args, **named)
+        answer = self._call(name, *args, **named)
         if answer is None or isinstance(answer, int):
             raise Refused("no-result", "%s returned %r" % (name, answer))
         return answer
@@ -141,7 +167,24 @@ class Lite:
 
     def close(self) -> None:
         """Give the device back."""
-        self._lite.release()
+        self._call("release")
+
+
+def _called(owner: Any, name: str, *args: Any, **named: Any) -> Any:
+    try:
+        return getattr(owner, name)(*args, **named)
+    except Exception as error:
+        text = "%s: %s: %s" % (name, type(error).__name__, error)
+        raise Unready("call", text) from error
+
+
+def _takes_index(lite: Any, name: str) -> bool:
+    """Whether a method takes `session_index`; one that does not tell does not."""
+    try:
+        known = inspect.signature(getattr(lite, name)).parameters
+    except (TypeError, ValueError):
+        return False
+    return INDEX in known or any(p.kind is p.VAR_KEYWORD for p in known.values())
 
 
 def _check(name: str, answer: Any) -> None:
@@ -160,6 +203,21 @@ def _first(listed: Any, count: Any, name: str) -> List[Any]:
     if count and not listed:
         raise Refused("no-result", "%s lists %d adapters and no list" % (name, count))
     return [listed[i] for i in range(count)]
+
+
+def by_name(descriptors: Sequence[Any], call: str) -> Dict[str, Any]:
+    """Descriptors by name, in their order.
+
+    :param call: what listed them.
+    :raises Refused: two have one name.
+    """
+    named: Dict[str, Any] = {}
+    for descriptor in descriptors:
+        name = name_of(descriptor)
+        if name in named:
+            raise Refused("reported-twice", "%s lists %.80r twice" % (call, name))
+        named[name] = descriptor
+    return named
 
 
 def name_of(descriptor: Any) -> str:

@@ -18,10 +18,11 @@ from .board import Board
 from .board import arguments
 from .board import run
 from .bundle import Bundle
+from .caches import Caches
 from .digest import file_digest
 from .lite import ADAPTERS
 from .lite import Lite
-from .lite import name_of
+from .lite import by_name
 from .lite_session import LiteSession
 from .scales import packed
 from .server import Reply
@@ -46,18 +47,21 @@ class Rk1828(Board[LiteSession]):
     """
 
     platform = "rk1828"
-    # A card gives no sixth session, whatever memory is left.
+    # A card was seen to give no sixth session, whatever memory was left. Whether
+    # this one does is its own answer; a runtime that never says no is not filled up.
     sessions = 5
+    most_sessions = 64
 
     def __init__(self, model: str, workdir: str) -> None:
         super().__init__()
         self._workdir = workdir
+        self._caches = Caches(workdir)
         self._files = [
             _only(model, ".rknn"),
             _only(model, ".weight"),
             os.path.join(model, EMBEDDING),
         ]
-        self._free = list(range(self.sessions))
+        self._free = list(range(self.most_sessions))
         self._lite = Lite(*self._files[:2])
         try:
             self._config = self._lite.query("LLM_CONFIG")
@@ -169,7 +173,8 @@ class Rk1828(Board[LiteSession]):
 
     def op_reported(self, request: Request) -> Reply:
         enabled = self._lite.enabled(self.session(request).index)
-        return {"adapters": packed({name_of(d): d.scale for d in enabled})}, {}
+        named = by_name(enabled, "session_query_state")
+        return {"adapters": packed({n: d.scale for n, d in named.items()})}, {}
 
     def op_close_session(self, request: Request) -> Reply:
         index = self.session(request).index
@@ -178,17 +183,12 @@ class Rk1828(Board[LiteSession]):
         return reply
 
     def op_save_cache(self, request: Request) -> Reply:
-        self.session(request).save(self._cache(request))
+        self.session(request).save(self._caches.path(request.file_name("name")))
         return {}, {}
 
     def op_load_cache(self, request: Request) -> Reply:
-        self.session(request).restore(self._cache(request))
+        self.session(request).restore(self._caches.path(request.file_name("name")))
         return {}, {}
-
-    def _cache(self, request: Request) -> str:
-        folder = os.path.join(self._workdir, "caches")
-        os.makedirs(folder, exist_ok=True)
-        return os.path.join(folder, request.file_name("name"))
 
     def op_memory(self, request: Request) -> Reply:
         return {"memory": self._lite.memory()}, {}

@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 
 from harness.artifacts.supply import Supply
+from harness.errors import Infrastructure
 from harness.errors import RuntimeRefused
 from harness.golden.prompts import PromptSet
 from harness.golden.scores import Scores
@@ -149,22 +150,36 @@ class Device:
         self._loaded.clear()
         self.runtime.renew(bundle)
 
+    def admit(self, adapter: Path, *others: Path) -> None:
+        """Have an adapter at hand that may be unfit, and others beside it.
+
+        Where adapters come in bundles it is converted alone first. A refusal leaves
+        all as it was; otherwise the software starts again, unless all are at hand.
+
+        :raises RuntimeRefused: the converter says no.
+        """
+        self.supply.admit(adapter.name, adapter)
+        adapters = {folder.name: folder for folder in (adapter, *others)}
+        if not self.supply.has(adapters):
+            self.stock(adapters)
+
     def load(self, adapter: Path, name: str | None = None) -> str:
         """Make an adapter available; its name there.
 
-        One that is not at hand is stocked beside the others first.
-
-        :param adapter: a PEFT folder.
+        :param adapter: a PEFT folder that is at hand.
         :param name: what it is called there; the folder's name by default.
         :raises RuntimeRefused: the converter or the runtime says no.
+        :raises Infrastructure: it is not at hand. It is not stocked now: that would
+            restart the software in the middle of a history.
         """
         name = name or adapter.name
         artifact = self.supply.find(name, adapter)
         if artifact is None:
-            if self.supply.add(name, adapter):
-                self.restart()
-            artifact = self.supply.find(name, adapter)
-            assert artifact is not None
+            raise Infrastructure(
+                f"the adapter {name!r} is not at hand",
+                where="check",
+                cure="name it by a fixture (harness/kits.py), or stock it first",
+            )
         if self._loaded.get(name) != artifact:
             self.runtime.load(artifact, name)
             self._loaded[name] = artifact

@@ -14,6 +14,8 @@ from pydantic import BeforeValidator
 from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import ValidationError
+from pydantic import ValidatorFunctionWrapHandler
+from pydantic import WrapValidator
 
 from harness.boards.words import printable
 from harness.probes.scales import unpacked
@@ -62,8 +64,18 @@ class Failure(_Reply):
     error: _Error
 
 
+def _distinct(phases: list[str]) -> list[str]:
+    if len(set(phases)) < len(phases):
+        raise ValueError("a phase is named twice")
+    return phases
+
+
 class _Capabilities(_Reply):
-    phases: Annotated[list[Literal["prefill", "decode"]], Field(max_length=2)]
+    phases: Annotated[
+        list[Literal["prefill", "decode"]],
+        Field(min_length=1, max_length=2),
+        AfterValidator(_distinct),
+    ]
     slots_readable: bool
     scope: Literal["process", "session", "request"]
     runtime_scale: bool
@@ -125,12 +137,21 @@ class Slots(_Reply):
         return [Slot(**s.model_dump()) for s in self.slots]
 
 
+def _none_lost(given: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Names that only differ in what is not printed would be one afterwards."""
+    kept = handler(given)
+    if len(kept) < len(given):
+        raise ValueError("two names look the same")
+    return kept
+
+
 class Reported(_Reply):
     """The reply to `reported`; a scale that is not finite is a finding."""
 
     adapters: Annotated[
         dict[Text, Annotated[float, BeforeValidator(unpacked)]],
         Field(max_length=FACTS),
+        WrapValidator(_none_lost),
     ]
 
 

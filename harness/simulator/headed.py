@@ -7,6 +7,7 @@ header holds `dtype`, `shape` and `offset`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 from typing import Dict
@@ -23,9 +24,11 @@ __all__ = [
     "FileError",
     "architecture_of",
     "array_of",
+    "check_seal",
     "header_of",
     "layout",
     "mapped",
+    "sealed",
     "shape_of",
 ]
 
@@ -39,6 +42,8 @@ DTYPES: Dict[str, np.dtype[Any]] = {
 }
 # 36 layers of 11 tensors make about 60 kB, 32 adapters of them about 4 MB.
 MOST_HEADER = 16 << 20
+# Bytes of a sha256.
+SEAL = 32
 
 
 class FileError(Exception):
@@ -77,6 +82,20 @@ def header_of(raw: np.ndarray, magic: bytes, version: int) -> Dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != version:
         raise FileError("made for another version")
     return header
+
+
+def sealed(body: bytes) -> bytes:
+    """A file with the sha256 of all before as its last bytes."""
+    return body + hashlib.sha256(body).digest()
+
+
+def check_seal(raw: np.ndarray) -> None:
+    """See to the sha256 at a file's end.
+
+    :raises FileError: it is another one's.
+    """
+    if hashlib.sha256(raw[:-SEAL].data).digest() != raw[-SEAL:].tobytes():
+        raise FileError("cut or damaged: its sha256 is another one")
 
 
 def array_of(raw: np.ndarray, entry: Dict[str, Any]) -> np.ndarray:

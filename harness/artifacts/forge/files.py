@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from dataclasses import field
 
 
-__all__ = ["damaged_files"]
+__all__ = ["DamagedFile", "damaged_files"]
 
 
-def damaged_files(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Every damage by its name, done to the content of a sound file."""
-    yield "empty", b""
-    yield "cut in its head", data[: min(64, len(data) // 2)]
-    yield "cut in the middle", data[: len(data) // 2]
-    yield "cut by a byte", data[:-1]
-    yield "with bytes too many", data + bytes(64)
-    yield "of another kind", b"PK\3\4" + bytes(len(data) - 4)
+@dataclass(frozen=True)
+class DamagedFile:
+    """The content of a file that is not what was written.
+
+    :param structural: whether a reader without a checksum must notice it.
+    """
+
+    name: str
+    structural: bool
+    data: bytes = field(repr=False)
+
+
+def damaged_files(data: bytes) -> Iterator[DamagedFile]:
+    """Every damage, done to the content of a sound file."""
+    yield DamagedFile("empty", True, b"")
+    yield DamagedFile("cut in its head", True, data[: min(64, len(data) // 2)])
+    yield DamagedFile("cut in the middle", True, data[: len(data) // 2])
+    yield DamagedFile("of another kind", True, b"PK\3\4" + bytes(len(data) - 4))
+    yield DamagedFile("cut by a byte", False, data[:-1])
+    yield DamagedFile("with bytes too many", False, data + bytes(64))
     for name, place in (("middle", len(data) // 2), ("end", len(data) - 1)):
         changed = bytearray(data)
         changed[place] ^= 0x10
-        yield f"with a bit flipped in its {name}", bytes(changed)
+        yield DamagedFile(f"with a bit flipped in its {name}", False, bytes(changed))

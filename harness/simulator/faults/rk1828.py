@@ -16,8 +16,9 @@ from ..rk1828.adapters import Adapters
 from ..rk1828.bundlefile import BundledAdapter
 from ..rk1828.device import Device
 from ..rk1828.device import Origin
+from ..rk1828.device import Refused
 from ..rk1828.device import Where
-from ..rk1828.refused import Refused
+from ..rk1828.modelfile import CHUNK
 from ..rk1828.session import Session
 
 
@@ -32,6 +33,7 @@ __all__ = [
     "DecodeGraphIgnoresAdapter",
     "FailedLoadKillsProcess",
     "FailedLoadSilent",
+    "LaterTurnsLoseAdapter",
     "Noisy",
     "OtherSessionsScale",
     "PrecedenceReversed",
@@ -87,6 +89,16 @@ class ChunkBoundaryDropsAdapter(AdapterIgnored):
 
     def sees(self, where: Where) -> bool:
         return where.graph == "decode" or where.position == 0
+
+
+class LaterTurnsLoseAdapter(AdapterIgnored):
+    """Prefill applies the adapter in the first turn of a conversation only.
+
+    A later turn's chunks begin where the cache ends, at no multiple of their size.
+    """
+
+    def sees(self, where: Where) -> bool:
+        return where.graph == "decode" or where.position % CHUNK == 0
 
 
 class SecondSessionOnly(AdapterIgnored):

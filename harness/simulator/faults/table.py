@@ -122,6 +122,12 @@ RK1828_DEVICES: Rows = (
         "vllm-project/vllm#4995",
     ),
     (
+        "later-turns-lose-adapter",
+        "ignored",
+        "LaterTurnsLoseAdapter",
+        "vllm-project/vllm#4995",
+    ),
+    (
         "setup-fails-to-base",
         "ignored",
         "SetupFailsToBase",

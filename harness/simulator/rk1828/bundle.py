@@ -40,8 +40,8 @@ from harness.simulator.rk1828.bundlefile import MOST_NAME
 from harness.simulator.rk1828.bundler import BITS
 from harness.simulator.rk1828.bundler import Bundler
 from harness.simulator.rk1828.bundler import Scheme
+from harness.simulator.rk1828.bundler import Spelling
 from harness.simulator.rk1828.quantise import METHODS
-from harness.simulator.rk1828.spelling import Spelling
 from harness.simulator.writing import Parser
 from harness.simulator.writing import Written
 from harness.simulator.writing import new_folder

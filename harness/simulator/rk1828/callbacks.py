@@ -13,10 +13,10 @@ import numpy as np
 
 from .constants import LLMCallState
 from .constants import LLMOutputCallbackState
+from .device import Refused
 from .records import Float16
 from .records import RKLLMCallback
 from .records import RKLLMResult
-from .refused import Refused
 
 
 __all__ = ["Callbacks"]

@@ -10,14 +10,14 @@ from typing import Optional
 import numpy as np
 
 from .adapters import Adapters
+from .adapters import Enabled
 from .device import Device
-from .enabled import Enabled
-from .memory import Nodes
+from .device import Nodes
+from .device import Refused
 from .model import Model
 from .modelfile import ModelFile
 from .records import RKLLMCallback
 from .records import RKNN3LLMParam
-from .refused import Refused
 from .session import Session
 
 

@@ -1,4 +1,14 @@
-"""The seams of the simulated device: what a fault may change."""
+"""The simulated card: its memory, and the seams at which a fault changes it.
+
+A fault overrides a method of `Device`: what is loaded (`bundle`, `load`, `unload`),
+what is enabled (`scale`, `disable`, `enabled`, `reported`), what a cache holds
+(`capacity`, `switched`, `cleared`, `reused`, `takes`), what is computed (`base`,
+`branch`, `logits`), what is said (`say`, `status`). Or it sets `policy` for what the
+documents leave open, or `sessions`. An adapter that is never freed::
+
+    class UnloadKeepsWeights(Device):
+        def unload(self, adapters, name): ...
+"""
 
 from __future__ import annotations
 
@@ -6,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Dict
+from typing import List
 from typing import Mapping
 from typing import NamedTuple
 from typing import Optional
@@ -25,7 +36,16 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-__all__ = ["Device", "Origin", "Where", "chosen"]
+__all__ = ["Device", "Nodes", "Origin", "Refused", "Where", "chosen", "share"]
+
+MIB = 1 << 20
+# What boards report: eight nodes of 614.5 to 639.5 MiB, none like another.
+TOTALS = tuple(int((614.5 + 25 * i / 7) * MIB) for i in range(8))
+PAGE = 4096
+
+
+class Refused(Exception):
+    """A call that fails: says why in one line. Its caller sees -1 or None."""
 
 
 class Where(NamedTuple):
@@ -56,7 +76,7 @@ class Origin(NamedTuple):
 
 
 class Device(board.Device):
-    """A sound device. A fault overrides one of its methods, or has another policy.
+    """A sound device; what is public of it are the seams.
 
     A session that these are given has `index`, `configured` (scale by name, what it
     enabled itself), `cache` and `tokens` (ids of what the cache holds).
@@ -167,3 +187,38 @@ class Device(board.Device):
 def chosen() -> Device:
     """The device that this board's root asks for, the sound one by default."""
     return board.chosen(Device)(Fp16())
+
+
+class Nodes:
+    """The nodes; whatever is taken lies on all of them in equal parts."""
+
+    totals = TOTALS
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def take(self, size: int) -> int:
+        """Take `size` bytes.
+
+        :returns: bytes of each node, to be given back.
+        :raises Refused: the smallest node has no room for its part.
+        """
+        part = share(size)
+        if part > min(self.free):
+            raise Refused("out of memory: %d bytes on each node are needed" % part)
+        self._taken += part
+        return part
+
+    def give(self, part: int) -> None:
+        """Give back what `take` took."""
+        self._taken -= part
+
+    @property
+    def free(self) -> List[int]:
+        """Free bytes by node."""
+        return [total - self._taken for total in self.totals]
+
+
+def share(size: int) -> int:
+    """Bytes of each node, in whole pages."""
+    return -(-size // (len(TOTALS) * PAGE)) * PAGE

@@ -19,24 +19,24 @@ from typing import Tuple
 from typing import Union
 
 from . import queries
-from .cachefile import packed
-from .cachefile import unpacked
+from .cache import packed
+from .cache import unpacked
+from .calls import call
+from .calls import content
+from .calls import nothing
 from .constants import RKNN3KVCacheClearPolicy
 from .constants import RKNN3KVCachePolicy
-from .content import content
 from .context import Context
-from .guard import call
-from .guard import nothing
+from .device import Refused
 from .loras import LoraCalls
 from .modelfile import ModelFile
-from .params import Defaults
-from .params import record_of
 from .records import RKLLMCallback
 from .records import RKLLMRunState
 from .records import RKNN3KVCachePolicyParam
 from .records import RKNN3LLMParam
-from .refused import Refused
+from .session import Defaults
 from .session import Template
+from .session import record_of
 
 
 __all__ = ["RKNN3Lite"]

@@ -8,11 +8,11 @@ from typing import Optional
 from typing import Tuple
 
 from . import queries
-from .content import content
-from .guard import Guarded
-from .guard import call
+from .calls import Guarded
+from .calls import call
+from .calls import content
+from .device import Refused
 from .records import RKNN3Lora
-from .refused import Refused
 
 
 __all__ = ["LoraCalls"]

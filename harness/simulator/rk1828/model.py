@@ -10,9 +10,9 @@ import numpy as np
 from ..decoder import Block
 from ..decoder import Head
 from ..decoder import Rope
+from .adapters import Enabled
 from .cache import Cache
 from .device import Device
-from .enabled import Enabled
 from .modelfile import ModelFile
 
 

@@ -12,13 +12,14 @@ from typing import Dict
 from typing import Mapping
 from typing import Sequence
 
-from . import memory
 from .cache import size_of
 from .constants import MAX_LORA_NUM
 from .constants import RKNN3KVCacheDtype
 from .constants import RKNN3LLMTaskType
 from .constants import RKNN3QueryCmd
 from .context import Context
+from .device import Refused
+from .device import share
 from .policy import Policy
 from .records import RKLLMRunState
 from .records import RKNN3DevMemInfo
@@ -26,7 +27,6 @@ from .records import RKNN3KVCacheLenGroupInfo
 from .records import RKNN3LLMConfig
 from .records import RKNN3Lora
 from .records import RKNN3SDKVersion
-from .refused import Refused
 from .session import Session
 from .session import Template
 
@@ -144,7 +144,7 @@ def _descriptors(context: Context, core: int) -> Any:
 
 def _groups(context: Context, core: int) -> RKNN3KVCacheLenGroupInfo:
     file = context.model.file
-    sizes = [memory.share(size_of(file, n)) for n in file.context_lengths]
+    sizes = [share(size_of(file, n)) for n in file.context_lengths]
     record = RKNN3KVCacheLenGroupInfo(core, len(sizes), 0)
     record.kvcache_sizes[: len(sizes)] = sizes
     return record

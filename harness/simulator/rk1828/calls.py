@@ -1,7 +1,8 @@
-"""Calls of the package, which end in a status whatever happens in them."""
+"""Calls of the package: what they take, and the status they end in in any case."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Optional
 from typing import TypeVar
 from typing import cast
 
+import numpy as np
+
 from .context import Context
+from .device import Refused
 from .device import chosen
-from .refused import Refused
 
 
-__all__ = ["Guarded", "call", "nothing"]
+__all__ = ["Guarded", "call", "content", "nothing"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,3 +78,26 @@ def call(
         return cast(F, guarded)
 
     return decorate
+
+
+def content(path: Optional[str], data: Any, size: int) -> Any:
+    """The bytes of a file, or memory of the caller as it is, uint8 `[size]`.
+
+    :param data: a buffer, an address as an int, or a pointer of ctypes to bytes.
+    :raises Refused: both or neither are given, or the memory is too small.
+    :raises OSError: the file cannot be read.
+    """
+    if (path is None) == (data is None):
+        raise Refused("give a path or data")
+    if path is not None:
+        with open(path, "rb") as file:
+            return file.read()
+    if isinstance(data, (int, ctypes.c_void_p, ctypes.c_char_p)):
+        address = ctypes.cast(data, ctypes.c_void_p).value
+        if not address or size < 1:
+            raise Refused("no data of %d bytes" % size)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    raw = np.frombuffer(data, np.uint8)
+    if not 1 <= size <= raw.size:
+        raise Refused("%d bytes of data, its size is given as %d" % (raw.size, size))
+    return raw[:size]
