@@ -60,6 +60,7 @@ FAULTS = {
     "second-session-only": (SESSIONS, {"R15", "R60", "R61"}),
     "session-leak": (SESSIONS, {"R60", "R62", "R63"}),
     "setup-fails-to-base": (f"{ANSWERS} or test_reports", {"R11", "R15", "R20"}),
+    "sixth-session-granted": ("test_capacity_of_sessions", {"R62"}),
     "stale-name": (LOADS, {"R30"}),
     "stale-rebuild": (LOADS, {"R30"}),
     "thirty-third-overwrites": ("test_one_adapter_too_many", {"R62"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -93,7 +94,9 @@ def _cached(folder: Path, name: str) -> Artifact | None:
     if not folder.exists():
         return None
     try:
-        return Artifact.read(folder / name)
+        found = Artifact.read(folder / name)
+        os.utime(folder)  # what is in use is not what is pruned first
+        return found
     except Infrastructure:
         shutil.rmtree(folder)
         return None

@@ -47,6 +47,7 @@ __all__ = [
     "SecondSessionOnly",
     "SessionLeak",
     "SetupFailsToBase",
+    "SixthSessionGranted",
     "SlowLoad",
     "StaleName",
     "UnloadDropsNeighbour",
@@ -215,6 +216,12 @@ class SessionLeak(Device):
         self, session: Session, enabled: Mapping[str, float]
     ) -> Mapping[str, float]:
         return session.configured
+
+
+class SixthSessionGranted(Device):
+    """A card that takes five sessions gives out a sixth."""
+
+    sessions = 6
 
 
 class OtherSessionsScale(Device):

@@ -173,6 +173,12 @@ RK1828_DEVICES: Rows = (
     ("second-session-only", "session", "SecondSessionOnly", "huggingface/peft PR 2090"),
     ("precedence-reversed", "session", "PrecedenceReversed", ""),
     (
+        "sixth-session-granted",
+        "capacity",
+        "SixthSessionGranted",
+        "huggingface/trl PR 7017",
+    ),
+    (
         "failed-load-silent",
         "failed-load",
         "FailedLoadSilent",
