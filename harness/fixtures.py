@@ -278,8 +278,10 @@ def other(made: Callable[[str], list[Made]]) -> Path:
 
 
 @pytest.fixture
-def poison(made: Callable[[str], list[Made]]) -> Path:
-    """The widest adapter, much louder."""
+def poison(made: Callable[[str], list[Made]], widest_adapter: Adapter) -> Path:
+    """The widest adapter, much louder; of a silent one nothing could stay."""
+    if not forge.rescaled(widest_adapter, 1.0).effective:
+        raise Inconclusive("the widest adapter changes nothing: every B or A is 0")
     return made("poison")[0].folder
 
 

@@ -47,8 +47,14 @@ class Plan:
         :param wanted: `board`, then those of our other parametrised fixtures that it
             asks for. The board comes first in a check's name: the scheduler reads it
             there.
-        :raises UsageFault: adapters cannot be had.
+        :raises UsageFault: there is no board, or adapters cannot be had.
         """
+        if self._selection.inventory.boards and not self._selection.boards:
+            raise UsageFault(
+                "there is no board to run checks on",
+                where=str(self._selection.inventory.path),
+                cure="name real ones with --board or -m board, or add a simulated one",
+            )
         rows = [
             pytest.param(
                 *row,

@@ -44,8 +44,9 @@ FAULTS = {
         for module in ("q", "k", "v", "o", "gate", "up", "down")
     },
     "factor-transposed": (ANSWERS, {"R11", "R20", "R22"}),
-    "failed-load-kills-process": (REFUSALS, {"R40"}),
-    "failed-load-silent": (REFUSALS, {"R40"}),
+    "failed-load-kills-process": (REFUSALS, {"R40", "R62"}),
+    # A bundle that was not taken is known by what the runtime lists after it.
+    "failed-load-silent": (REFUSALS, {"R62"}),
     "later-turns-lose-adapter": ("test_later_turns", {"R51", "R53"}),
     "layer-shifted": (ANSWERS, {"R11", "R20", "R22"}),
     "other-sessions-scale": (SESSIONS, {"R61"}),
@@ -64,8 +65,8 @@ FAULTS = {
     "stale-name": (LOADS, {"R30"}),
     "stale-rebuild": (LOADS, {"R30"}),
     "thirty-third-overwrites": ("test_one_adapter_too_many", {"R62"}),
-    "unload-drops-neighbour": (UNLOADS, {"R12", "R62", "R70"}),
-    "unload-keeps-weights": (UNLOADS, {"R12", "R62", "R70"}),
+    "unload-drops-neighbour": (UNLOADS, {"R12", "R62"}),
+    "unload-keeps-weights": (UNLOADS, {"R12", "R62"}),
 }
 # These touch one thing only, so that among their checks nothing else may fail.
 NARROW = {
@@ -138,7 +139,7 @@ def nobody_is_blamed(ended: Ended) -> None:
     assert ended.status == 10, ended.output
     assert ended.signoff["verdict"] == "INCONCLUSIVE"
     assert ended.signoff["counts"].keys() <= {"PASS", "SKIP", "INCONCLUSIVE"}
-    assert ended.signoff["counts"]["PASS"] > 30
+    assert ended.signoff["counts"]["PASS"] > 20
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from inner_run import rk1828
 SUITE = """
 import pytest
 
+from harness.artifacts import forge
+
 @pytest.mark.requirement("R11")
 def test_adapter(device, adapter, judge):
     device.apply(adapter.folder)
@@ -33,17 +35,16 @@ def test_lone(device, lone, judge):
     judge.equal(device.reported(), {lone.name: 1.0}, name="reported")
 
 @pytest.mark.requirement("R62")
-def test_crowd(device, crowd, judge):
-    names = [device.load(folder) for folder in crowd]
-    judge.equal(len(set(names)), 32, name="loaded together")
-
-@pytest.mark.requirement("R66")
-def test_forged_meanwhile(device, adapter, forged, judge):
-    from harness.artifacts import forge
-
+def test_own_stock(device, adapter, forged, judge):
     made = forge.amplified(adapter, 2.0, forged("louder"))
+    device.stock({made.name: made})
     device.apply(made)
     judge.equal(device.reported(), {made.name: 1.0}, name="reported")
+
+@pytest.mark.requirement("R66")
+def test_afterwards(device, adapter, judge):
+    device.apply(adapter.folder)
+    judge.equal(device.reported(), {adapter.name: 1.0}, name="reported")
 
 @pytest.mark.requirement("R91")
 def test_control(device, judge):
@@ -58,10 +59,23 @@ def test_bundles_are_made_for_many_checks(tmp_path: Path) -> None:
     inner.write("test_it.py", SUITE)
     ended = inner.run("-s")  # nobody keeps its progress away
     assert ended.status == 0, ended.output
-    # The adapter under test is there from the start. Then it comes with a copy and a
-    # single module; a crowd fills a bundle alone and has to make room in the end.
+    # The adapter under test is there from the start, for the repeat floor. Then it
+    # comes with a copy and a single module. The check that stocks an adapter of its
+    # own takes them away from the one that follows.
     made = re.findall(r"sim-1: a bundle of (\d+) adapters", ended.output)
-    assert made == ["3", "32", "1"]
+    assert made == ["1", "3", "1"]
+
+
+def test_a_suite_must_say_what_it_needs(tmp_path: Path) -> None:
+    """A restart in the middle of a history would hide what a check looks for."""
+    inner = Inner(tmp_path)
+    inner.write("boards.toml", rk1828(adapters=ONE))
+    text = SUITE.replace("    device.stock({made.name: made})\n", "")
+    inner.write("test_it.py", text)
+    ended = inner.run("-q", "-k", "test_own_stock")
+    assert ended.status == 12, ended.output
+    check = ended.check("test_own_stock")
+    assert check["status"] == "ERROR" and "is not at hand" in check["reason"]
 
 
 @pytest.mark.parametrize("command", ["no-such-tool", "{python} -c 'raise KeyError(7)'"])

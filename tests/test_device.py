@@ -21,6 +21,8 @@ from local_board import convert
 from harness.artifacts.artifact import Artifact
 from harness.artifacts.supply import Bundles
 from harness.artifacts.supply import Folders
+from harness.errors import ConversionRefused
+from harness.errors import Infrastructure
 from harness.errors import RuntimeDied
 from harness.errors import RuntimeRefused
 from harness.golden.prompts import Prompt
@@ -204,6 +206,8 @@ class TestBundles:
     @pytest.fixture
     def device(self, runtime: SessionScoped, tmp_path: Path) -> Device:
         def make(adapters: Mapping[str, Path]) -> Artifact:
+            if any((folder / "unfit").exists() for folder in adapters.values()):
+                raise ConversionRefused("unfit")
             path = tmp_path / "-".join(adapters)
             path.write_text("")
             return Artifact(path, "", {})
@@ -231,17 +235,34 @@ class TestBundles:
         assert runtime.starts == 2
         assert runtime.loaded == dict.fromkeys("abc", "a-b-c")
 
-    def test_one_that_is_not_at_hand_comes_beside_the_others(
+    def test_one_that_is_not_at_hand_is_no_fault_of_the_board(
         self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
     ) -> None:
         device.stock({"a": folders["a"]})
         device.apply(folders["a"])
-        device.apply(folders["b"])
-        assert runtime.starts == 3
-        assert device.reported() == {"b": 1.0}
+        with pytest.raises(Infrastructure, match="'b' is not at hand"):
+            device.apply(folders["b"])
+        # Its content changed since.
+        (folders["a"] / "file").write_text("changed")
+        with pytest.raises(Infrastructure, match="'a' is not at hand"):
+            device.apply(folders["a"])
+        assert runtime.starts == 2 and device.reported() == {"a": 1.0}
+
+    def test_one_that_may_be_unfit_comes_with_others(
+        self, device: Device, runtime: SessionScoped, folders: dict[str, Path]
+    ) -> None:
+        device.stock({"a": folders["a"]})
         device.apply(folders["a"])
+        (folders["b"] / "unfit").write_text("")
+        with pytest.raises(RuntimeRefused, match="unfit"):
+            device.admit(folders["b"], folders["a"])
+        assert runtime.starts == 2 and device.reported() == {"a": 1.0}
+        device.admit(folders["c"], folders["a"])
+        assert runtime.starts == 3 and device.reported() == {}
+        device.admit(folders["a"])  # they are all there
         assert runtime.starts == 3
-        assert runtime.loaded == {"a": "a-b", "b": "a-b"}
+        device.apply(folders["c"])
+        assert runtime.loaded == {"c": "c-a"}
 
     def test_a_renewal_is_no_restart_and_all_is_loaded_again(
         self, device: Device, runtime: SessionScoped, folders: dict[str, Path]

@@ -126,24 +126,29 @@ def product(draft: Draft, path: str) -> np.ndarray:
 class TestDamagedFiles:
     @given(st.binary(min_size=16, max_size=4000))
     def test_each_is_another_file(self, data: bytes) -> None:
-        made = dict(forge.damaged_files(data))
-        assert len(made) == len(list(forge.damaged_files(data))) >= 8
-        assert data not in made.values()
-        assert len(set(made)) == len(made)
+        made = list(forge.damaged_files(data))
+        assert len(made) >= 8 and all(damage.data != data for damage in made)
+        assert len({damage.name for damage in made}) == len(made)
 
     @given(st.binary(min_size=512, max_size=4000))
     def test_each_in_its_own_way(self, data: bytes) -> None:
-        made = dict(forge.damaged_files(data))
-        cut = [made.pop(name) for name in list(made) if name.startswith("cut")]
+        made = {damage.name: damage for damage in forge.damaged_files(data)}
+        cut = [made.pop(name).data for name in list(made) if name.startswith("cut")]
         assert all(data.startswith(one) for one in cut)
         assert len({len(one) for one in cut}) == len(cut) == 3
-        assert made.pop("empty") == b""
-        longer = made.pop("with bytes too many")
+        assert made.pop("empty").data == b""
+        longer = made.pop("with bytes too many").data
         assert longer.startswith(data) and len(longer) > len(data)
-        flipped = [made.pop(name) for name in list(made) if "bit" in name]
+        flipped = [made.pop(name).data for name in list(made) if "bit" in name]
         for one in flipped:
             bits = np.frombuffer(one, np.uint8) ^ np.frombuffer(data, np.uint8)
             assert int(np.unpackbits(bits).sum()) == 1
         assert len(set(flipped)) == len(flipped) == 2
         (foreign,) = made.values()
-        assert len(foreign) == len(data)
+        assert len(foreign.data) == len(data)
+
+    @given(st.binary(min_size=512, max_size=4000))
+    def test_a_small_change_is_for_a_checksum_to_see(self, data: bytes) -> None:
+        for damage in forge.damaged_files(data):
+            longer = abs(len(damage.data) - len(data)) > 64
+            assert damage.structural == (longer or damage.data[:4] != data[:4])

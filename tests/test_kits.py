@@ -16,9 +16,8 @@ from made_adapters import differing
 
 from harness.acceptance import Acceptance
 from harness.artifacts.adapter import Adapter
-from harness.artifacts.content import folder_digest
 from harness.checks import Check
-from harness.kits import CROWD
+from harness.kits import CREW
 from harness.kits import KITS
 from harness.kits import OF_THE_WIDEST
 from harness.kits import SCALES
@@ -42,7 +41,7 @@ class TestNeeds:
         mine, widest = (a.folder for a in kits.adapters)
         assert kits.needs(["device", "adapter"], "r4-qv") == {"r4-qv": mine}
         assert kits.needs(["widest_adapter"], "r4-qv") == {"r8-all": widest}
-        assert kits.needs(["adapters"], "") == {"r4-qv": mine, "r8-all": widest}
+        assert kits.needs(["crew"], "") == {"r8-all": widest, "r4-qv": mine}
         assert kits.needs(["adapter", "other"], "r4-qv") == {
             "r4-qv": mine,
             "r8-all": widest,
@@ -67,7 +66,7 @@ class TestNeeds:
         for adapter in kits.adapters:
             for kit in KITS.keys() - OF_THE_WIDEST - {"other"}:
                 names += kits.needs([kit], adapter.name)
-        for kit in OF_THE_WIDEST:
+        for kit in OF_THE_WIDEST - {"crew"}:
             names += kits.needs([kit], "")
         names += [adapter.name for adapter in kits.adapters]
         names += [kits.new("same-name").name, kits.new("same-name").name]
@@ -142,16 +141,19 @@ class TestKits:
             found = louder_by(adapter.folder, made.folder)
             assert found == pytest.approx(1 + 5 * theta)
 
-    def test_crowd_is_as_many_as_fit_and_all_different(self, kits: Kits) -> None:
-        crowd = kits.made("crowd", "")
-        assert len(crowd) == CROWD == 32
-        assert len({folder_digest(made.folder) for made in crowd}) == CROWD
+    def test_crew_is_a_few_under_test_the_widest_first(self, tmp_path: Path) -> None:
+        names = ["r4-qv", "r8-all", "r16-rslora", "r32-half", "patterns", "r8-fp32"]
+        several = kits_of(tmp_path, *names)
+        crew = [made.folder for made in several.made("crew", "")]
+        assert len(crew) == len(set(crew)) == CREW == 4
+        assert crew[0] == several.widest.folder
+        assert set(crew) <= {adapter.folder for adapter in several.adapters}
+        [alone] = kits_of(tmp_path, "r4-qv").made("crew", "")
+        assert alone.folder.name == "r4-qv"
 
-    def test_controls_and_modules_say_what_they_are(self, kits: Kits) -> None:
-        for kit in ("controls", "single_modules"):
-            made = kits.made(kit, "")
-            assert len({m.what.name for m in made}) == len(made) > 5
-        assert len(kits.made("single_modules", "")) == len(kits.widest.modules)
+    def test_controls_say_what_they_are(self, kits: Kits) -> None:
+        made = kits.made("controls", "")
+        assert len({m.what.name for m in made}) == len(made) > 5
 
 
 def louder_by(quiet: Path, loud: Path) -> float:
@@ -177,7 +179,7 @@ class Needy:
         self.kits = SimpleNamespace(needs=lambda fixtures, adapter: spelt(adapter))
         self.device = SimpleNamespace(
             supply=SimpleNamespace(has=lambda named: set(named) <= self.at_hand),
-            capabilities=SimpleNamespace(max_adapters=most),
+            capabilities=SimpleNamespace(max_adapters=most, bundles=True),
         )
 
 
@@ -196,11 +198,10 @@ def planned(*needs: str, board: str = "sim") -> Plan:
     return plan
 
 
-def stocked(plan: Plan, bench: Any, number: int) -> set[str] | None:
+def stocked(plan: Plan, bench: Any, number: int) -> set[str]:
     """What is to be at hand for one check of the plan."""
     acceptance: Any = SimpleNamespace(plan=plan)
-    found = Acceptance._stock(acceptance, bench, plan.checks[f"sim-{number}"])
-    return None if found is None else set(found)
+    return set(Acceptance._stock(acceptance, bench, plan.checks[f"sim-{number}"]))
 
 
 class TestPlanning:
@@ -215,11 +216,16 @@ class TestPlanning:
         """The next bundle begins there, so what comes later would be made twice."""
         assert stocked(planned("ab", "cd", "b"), Needy(3), 0) == set("ab")
 
-    def test_nothing_where_all_is_at_hand(self) -> None:
+    def test_nothing_more_where_all_is_at_hand(self) -> None:
         plan, bench = planned("ab", "bc"), Needy(3)
         bench.at_hand = set("abx")
-        assert stocked(plan, bench, 0) is None
+        assert stocked(plan, bench, 0) == set("ab")
         assert stocked(plan, bench, 1) == set("bc")
+
+    def test_nothing_where_adapters_come_on_their_own(self) -> None:
+        bench = Needy(3)
+        bench.device.capabilities.bundles = False
+        assert stocked(planned("ab"), bench, 0) == set()
 
     def test_a_check_that_needs_more_than_fits_gets_it(self) -> None:
         """What is to be seen there is the refusal."""
@@ -234,8 +240,7 @@ class TestPlanning:
         plan, bench = planned(*needs), Needy(most)
         for number, letters in enumerate(needs):
             found = stocked(plan, bench, number)
-            assert (found is None) == (set(letters) <= bench.at_hand)
-            if found is not None:
-                assert len(found) <= most
+            assert set(letters) <= found and len(found) <= most
+            if not found <= bench.at_hand:  # as `Bench.begin` does
+                assert not set(letters) <= bench.at_hand
                 bench.at_hand = found
-            assert set(letters) <= bench.at_hand

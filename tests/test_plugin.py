@@ -221,16 +221,18 @@ class TestFaults:
     ) -> None:
         line = refused(both, f"--fault={fault}", *(f"--board={b}" for b in boards))
         assert fault in line and " - " in line
-        assert "no fault of a" in line or "belongs to a" in line
+        assert "a fault of the" in line or "belongs to a" in line
 
     def test_boards_that_an_ini_names(self, both: pytest.Pytester) -> None:
         both.makeini("[pytest]\nboard_names = sim-rk\nboard_fault = no-slots")
-        assert "no fault of a rk1828: 'no-slots'" in refused(both)
+        assert "a fault of the bm1688, not of the rk1828: 'no-slots'" in refused(both)
         both.makeini("[pytest]\nboard_names = sim-rk\nboard_fault = session-leak")
         assert collected(both, "-k", "test_check") == ["test_check[sim-rk]"]
 
     def test_of_no_board_there_is(self, folder: pytest.Pytester) -> None:
-        assert "no fault of a bm1688" in refused(folder, "--fault=session-leak")
+        assert "a fault of the rk1828, not of the bm1688" in refused(
+            folder, "--fault=session-leak"
+        )
 
     def test_unknown_on_all(self, both: pytest.Pytester) -> None:
         assert "unknown fault: 'nosuch'" in refused(both, "--fault=nosuch")
@@ -259,6 +261,11 @@ class TestMistakes:
     ) -> None:
         line = refused(folder, option)
         assert all(part in line for part in says.split("*")), line
+
+    def test_real_boards_alone_must_be_asked_for(self, folder: pytest.Pytester) -> None:
+        (folder.path / "boards.toml").write_text(real("lab-1", "ssh://u@192.0.2.1"))
+        line = refused(folder)
+        assert "no board to run checks on" in line and "--board" in line
 
     def test_a_fault_in_a_real_board(self, folder: pytest.Pytester) -> None:
         (folder.path / "boards.toml").write_text(real("lab-1", "ssh://u@192.0.2.1"))

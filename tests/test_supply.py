@@ -136,7 +136,8 @@ def test_nothing_but_refused_leaves_the_bundle(
     good, bad = made(tmp_path, "a"), made(tmp_path, "x", "bad")
     bundles.stock(good)
     assert not bundles.stock(bad)
-    assert not bundles.add("x", bad["x"])
+    with pytest.raises(RuntimeRefused, match="a bad file"):
+        bundles.admit("x", bad["x"])
     assert bundles.find("a", good["a"]) == "there/1.bundle"
 
 
@@ -153,13 +154,21 @@ def test_too_many_together_are_refused(
     assert converter.asked == [["a", "b"], list("abcd"), ["c"], ["d"]]
 
 
-def test_one_more_beside_those_at_hand(bundles: Bundles, tmp_path: Path) -> None:
-    good = made(tmp_path, "a b c d")
-    bundles.stock({name: good[name] for name in "ab"})
-    assert bundles.add("c", good["c"])
-    assert bundles.has({name: good[name] for name in "abc"})
-    assert bundles.add("d", good["d"])  # there is no room for all four
-    assert bundles.has({"d": good["d"]}) and not bundles.has({"a": good["a"]})
+def test_one_that_may_be_had_is_not_at_hand_yet(
+    bundles: Bundles, converter: Converter, tmp_path: Path
+) -> None:
+    good, bad = made(tmp_path, "a b"), made(tmp_path, "x", "bad")
+    bundles.stock({"a": good["a"]})
+    bundles.admit("b", good["b"])
+    asked = len(converter.asked)
+    bundles.admit("a", good["a"])  # was taken before
+    assert len(converter.asked) == asked
+    for _ in range(2):
+        with pytest.raises(RuntimeRefused, match="a bad file") as refused:
+            bundles.admit("x", bad["x"])
+        assert refused.value.vendor_code == "converter"
+    assert bundles.has({"a": good["a"]}) and not bundles.has({"b": good["b"]})
+    assert bundles.find("b", good["b"]) is None
 
 
 def test_folders_go_on_their_own(tmp_path: Path) -> None:

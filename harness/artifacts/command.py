@@ -127,13 +127,21 @@ def run(
         )
     if process.returncode == REFUSED and len(said) == 1:
         # The harness' own converters print their error's code in front.
-        raise ConversionRefused(re.sub(r"^\[[a-z-]+\] ", "", said[0]), where=argv[0])
+        raise ConversionRefused(
+            re.sub(r"^\[[a-z-]+\] ", "", said[0]), where=_name(argv)
+        )
     if process.returncode != 0:
         status = process.returncode
         how = f"was killed by signal {-status}" if status < 0 else f"failed ({status})"
         raise Infrastructure(
             f"the converter {how}: {_last(said or output.lines())}", where=where
         )
+
+
+def _name(argv: Sequence[str]) -> str:
+    """What a command is called: its module, or its program."""
+    words = list(argv)
+    return words[words.index("-m") + 1] if "-m" in words[:-1] else words[0]
 
 
 def _ended(pid: int) -> bool:

@@ -98,8 +98,12 @@ def find(spec: str, platform: str) -> Fault:
     module, colon, name = spec.partition(":")
     if not colon:
         names = ", ".join(sorted(known))
-        other = any(fault.name == spec for fault in _all())
-        what = f"no fault of a {platform}" if other else "unknown fault"
+        other = next((f.platform for f in _all() if f.name == spec), None)
+        what = (
+            f"a fault of the {other}, not of the {platform}"
+            if other
+            else "unknown fault"
+        )
         kind = OfAnotherPlatform if other else UsageFault
         raise kind(f"{what}: {spec!r}", cure=f"give module:Class or one of {names}")
     try:
