@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from harness.acceptance import ACCEPTANCE
 from harness.acceptance import Acceptance
-from harness.artifacts import forge
 from harness.artifacts.adapter import Adapter
 from harness.artifacts.forge import Damaged
 from harness.bench import Bench
@@ -45,6 +45,7 @@ __all__ = [
     "effect",
     "equivalents",
     "forged",
+    "given_back",
     "golden",
     "judge",
     "kits",
@@ -73,6 +74,8 @@ __all__ = [
 # quarter of a 1 % margin. A prefill that shows its last position only must be run for
 # each row anew; its graph counts in every row of decode as well, by way of the cache.
 DECODE_ROWS, PREFILL_ROWS = 24, 4
+# Free memory of a node is told with an error below 0.05 MB (seen on RK1828 boards).
+NODE_ERROR = 50_000
 
 
 def _affordable(prompts: PromptSet, phase: Phase, device: Device) -> PromptSet:
@@ -231,7 +234,7 @@ def reference(right: Callable[..., Reference], adapter: Adapter) -> Reference:
 @pytest.fixture
 def effect(golden: GoldenStore, adapter: Adapter, brief: PromptSet) -> float | None:
     """How far the adapter moves the reference on the brief prompts, if known."""
-    if not forge.rescaled(adapter, 1.0).effective:
+    if not adapter.effective:
         return 0.0  # every B or A is 0: no golden is needed to know
     if not golden.has(adapter.digest):
         return None
@@ -280,7 +283,7 @@ def other(made: Callable[[str], list[Made]]) -> Path:
 @pytest.fixture
 def poison(made: Callable[[str], list[Made]], widest_adapter: Adapter) -> Path:
     """The widest adapter, much louder; of a silent one nothing could stay."""
-    if not forge.rescaled(widest_adapter, 1.0).effective:
+    if not widest_adapter.effective:
         raise Inconclusive("the widest adapter changes nothing: every B or A is 0")
     return made("poison")[0].folder
 
@@ -337,3 +340,19 @@ def crew(made: Callable[[str], list[Made]]) -> list[Path]:
 def kits(bench: Bench) -> Kits:
     """Makes adapters that are no kit: the check must have them stocked."""
     return bench.kits
+
+
+@pytest.fixture
+def given_back(judge: Judge) -> Callable[[Mapping[str, int], Mapping[str, int]], None]:
+    """Judges that the free memory of the device is what it was before."""
+
+    def check(before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        judge.at_most(
+            abs(after["free"] - before["free"]),
+            NODE_ERROR * before.get("nodes", 1),
+            unit="bytes",
+            source="the error of the figure, on all nodes",
+            name="change of free memory",
+        )
+
+    return check

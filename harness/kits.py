@@ -29,7 +29,7 @@ POISON = 8.0
 SMALL = 5
 # What a run-time scale is compared with: alpha times as much. Powers of two are
 # exact in every float; 0.3 is none.
-SCALES = (0.5, 2.0, -1.0, 0.3)
+SCALES = (4.0, -0.5, 0.0625, 0.3)
 # Sessions with an adapter each: as many as the vendors' documents speak of.
 CREW = 4
 

@@ -6,24 +6,12 @@ import pytest
 
 from harness.artifacts import forge
 from harness.errors import RuntimeRefused
+from harness.golden import PromptSet
 
 
-# Free memory of a node is told with an error below 0.05 MB (seen on boards).
-NODE_ERROR = 50_000
 # Reading a bundle of some MB takes a second; ten of silence are a hang. Making one
 # reads the base as well: gigabytes.
 LOADS_S, CONVERTS_S = 10.0, 300.0
-
-
-def given_back(judge, before, after):
-    """The free memory of the device is what it was before."""
-    judge.at_most(
-        abs(after["free"] - before["free"]),
-        NODE_ERROR * before["nodes"],
-        unit="bytes",
-        source="the error of the figure, on all nodes",
-        name="change of free memory",
-    )
 
 
 @pytest.fixture
@@ -82,7 +70,7 @@ def test_damaged_bundle_is_refused(device, widest_adapter, brief, judge, forged)
 
 
 @pytest.mark.requirement("R62")
-def test_capacity_of_adapters(device, crowd, brief, judge):
+def test_capacity_of_adapters(device, crowd, brief, judge, given_back):
     """As many adapters as fit are loaded at once, and each one is itself."""
     few = brief.first(1)
     device.stock({folder.name: folder for folder in crowd})
@@ -108,7 +96,7 @@ def test_capacity_of_adapters(device, crowd, brief, judge):
     device.clear()
     for folder in crowd:
         device.unload(folder.name)
-    given_back(judge, free, device.runtime.memory())
+    given_back(free, device.runtime.memory())
 
 
 @pytest.mark.requirement("R62")
@@ -155,7 +143,9 @@ def test_new_content_without_a_restart(
 
 
 @pytest.mark.requirement("R12", "R62")
-def test_unload_takes_one_adapter_away(device, adapter, other, brief, judge):
+def test_unload_takes_one_adapter_away(
+    device, adapter, other, lone, copy, brief, judge, given_back
+):
     """It gives its memory back, leaves its neighbour alone, and can come again."""
     device.restart()  # nothing is loaded
     base = device.fresh().score(brief)
@@ -172,11 +162,24 @@ def test_unload_takes_one_adapter_away(device, adapter, other, brief, judge):
     device.apply(adapter.folder)
     judge.same(loaded, device.fresh().score(brief), name="loaded again")
     device.unload(adapter.name)
-    given_back(judge, without, device.runtime.memory())
+    given_back(without, device.runtime.memory())
     judge.equal(device.reported(), {}, name="reported after it was taken in use")
     judge.same(base, device.fresh().score(brief), name="base after it was taken in use")
     device.apply(other)
     judge.same(neighbour, device.fresh().score(brief), name="the neighbour at last")
     device.unload(other.name)
-    given_back(judge, before, device.runtime.memory())
+    given_back(before, device.runtime.memory())
     judge.same(base, device.fresh().score(brief), name="base without both")
+    # A larger one in the place of a smaller one; in use by another session.
+    device.load(lone)
+    device.apply(copy)
+    device.unload(lone.name)
+    device.load(adapter.folder)
+    judge.same(loaded, device.fresh().score(brief), name="beside what took a place")
+    with device.beside() as user:
+        user.apply(adapter.folder)
+        user.fresh().score(brief.first(1))
+        device.unload(adapter.name)
+        alone = user.further().score(brief.first(1))
+        expected = PromptSet(brief.prompts[:1])
+        judge.same(base.on(expected), alone, name="unloaded while another used it")

@@ -17,9 +17,9 @@ from harness.golden import PromptSet
 from harness.golden import Scores
 
 
-# Tokens of a conversation's first turn: more than an int4 cache keeps in fp16 (32 on
-# the simulated RK1828), so that both kinds of rows can be left behind.
-FIRST_TURN = 48
+# Tokens of a conversation's first turn: more than a chunk of 128 and what an int4 cache
+# keeps in fp16 (32 on the simulated RK1828), so that rows of every kind can be left.
+FIRST_TURN = 200
 # Conversations and rows of each: of four conversations rounding alone can leave a
 # sound board undecided, of twelve it takes five sixths of the limit at most.
 CONVERSATIONS = 12, 8
@@ -30,16 +30,20 @@ def switches(device, adapter, other):
     """Switches to go through: name, and what is done before and at the switch."""
     if device.capabilities.scope == "process":
         pytest.skip("here the KV cache belongs to the program, not to the runtime")
-    one, two = adapter.folder, other
+    return switches_of(device, adapter.folder, other)
+
+
+def switches_of(seat, one, two):
+    """The same for any conversation on the board."""
     found = {
-        "adapter to adapter": (lambda: device.apply(two), lambda: device.apply(one)),
-        "base to adapter": (device.clear, lambda: device.apply(one)),
-        "adapter to base": (lambda: device.apply(one), device.clear),
+        "adapter to adapter": (lambda: seat.apply(two), lambda: seat.apply(one)),
+        "base to adapter": (seat.clear, lambda: seat.apply(one)),
+        "adapter to base": (lambda: seat.apply(one), seat.clear),
     }
-    if device.capabilities.runtime_scale:
+    if seat.capabilities.runtime_scale:
         found["scale to scale"] = (
-            lambda: device.apply(one, scale=0.5),
-            lambda: device.apply(one),
+            lambda: seat.apply(one, scale=0.5),
+            lambda: seat.apply(one),
         )
     return found
 
@@ -75,22 +79,33 @@ def test_fresh_prompt_sees_nothing_of_the_old_cache(
 
 @pytest.mark.requirement("R51")
 def test_switch_inside_a_conversation_drops_the_cache(
-    device, switches, prompts, brief, judge
+    device, switches, adapter, other, prompts, brief, judge
 ):
-    """The next turn stands alone: what was said under the former adapter is gone."""
+    """The next turn stands alone: what was said under the former adapter is gone.
+
+    In the first session, and in one opened after it.
+    """
     first, second = two_turns(prompts, brief)
-    for name, (before, switch) in switches.items():
-        switch()
-        alone = device.fresh().score(second)
-        device.fresh().score(first)
-        judge.differs(
-            alone, device.further().score(second), name=f"{name}: a turn before counts"
-        )
-        before()
-        device.fresh().score(first)
-        switch()
-        observed = device.further().score(second)
-        judge.same(alone, observed, name=f"{name}: the cache is dropped")
+
+    def dropped(seat, found, where):
+        for name, (before, switch) in found.items():
+            switch()
+            alone = seat.fresh().score(second)
+            seat.fresh().score(first)
+            judge.differs(
+                alone,
+                seat.further().score(second),
+                name=f"{where}, {name}: a turn before counts",
+            )
+            before()
+            seat.fresh().score(first)
+            switch()
+            observed = seat.further().score(second)
+            judge.same(alone, observed, name=f"{where}, {name}: the cache is dropped")
+
+    dropped(device, switches, "first session")
+    with device.beside() as seat:
+        dropped(seat, switches_of(seat, adapter.folder, other), "second session")
 
 
 @pytest.mark.requirement("R52")

@@ -63,16 +63,19 @@ def test_base_session_is_untouched(seats, adapter, brief, effect, judge):
 def test_every_session_takes_an_adapter(seats, device, adapter, brief, judge):
     """An adapter takes effect in whichever session it is applied in."""
     every = seats(device.capabilities.max_sessions)
-    device.apply(adapter.folder)
-    expected = device.fresh().score(brief)
-    device.clear()
-    for number, seat in enumerate(every):
-        seat.apply(adapter.folder)
-        judge.same(expected, seat.fresh().score(brief), name=f"session {number}")
-        judge.equal(
-            seat.reported(), {adapter.name: 1.0}, name=f"reported in session {number}"
-        )
-        seat.clear()
+    scales = (1.0, 0.5) if device.capabilities.runtime_scale else (1.0,)
+    for scale in scales:
+        device.apply(adapter.folder, scale=scale)
+        expected = device.fresh().score(brief)
+        device.clear()
+        for number, seat in enumerate(every):
+            seat.apply(adapter.folder, scale=scale)
+            name = f"session {number} at scale {scale:g}"
+            judge.same(expected, seat.fresh().score(brief), name=name)
+            judge.equal(
+                seat.reported(), {adapter.name: scale}, name=f"reported, {name}"
+            )
+            seat.clear()
 
 
 @pytest.mark.requirement("R61")
@@ -111,7 +114,7 @@ def test_sessions_stay_independent(seats, device, crew, brief, judge):
 
 
 @pytest.mark.requirement("R62")
-def test_capacity_of_sessions(seats, device, adapter, brief, judge):
+def test_capacity_of_sessions(seats, device, adapter, brief, judge, given_back):
     """All sessions there are can be had; one more is refused and harms none."""
     base = device.fresh().score(brief)
     every = seats(device.capabilities.max_sessions)
@@ -120,9 +123,16 @@ def test_capacity_of_sessions(seats, device, adapter, brief, judge):
     judge.refused(lambda: seats(2), name="one session more", within=OPENS_S)
     judge.same(loaded, every[-1].fresh().score(brief), name="the last one goes on")
     judge.same(base, device.fresh().score(brief), name="the first one goes on")
+    # What a session left is no other's: neither its scale nor its memory.
+    if device.capabilities.runtime_scale:
+        every[-1].apply(adapter.folder, scale=0.5)
     every[-1].__exit__()
+    free = device.runtime.memory()
     with device.beside() as again:
         judge.same(base, again.fresh().score(brief), name="a session opened again")
+        again.apply(adapter.folder)
+        judge.same(loaded, again.fresh().score(brief), name="and its adapter")
+    given_back(free, device.runtime.memory())
 
 
 @pytest.mark.requirement("R63")
@@ -142,18 +152,25 @@ def test_session_goes_before_context(
     plain.clear()
     for_all({other.name: 1.0})
     judge.same(expected, own.fresh().score(brief), name="context after session")
+    seen = plain.fresh().score(brief)
     own.apply(adapter.folder)
     judge.same(expected, own.fresh().score(brief), name="session after context")
-    with device.beside() as untouched:
-        seen = untouched.fresh().score(brief)
-        followed = apart(seen, loaded) < apart(seen, base)
-        judge.same(
-            loaded if followed else base, seen, name="a session that was never switched"
-        )
+    followed = apart(seen, loaded) < apart(seen, base)
+    right = loaded if followed else base
+    judge.same(right, seen, name="a session without one of its own")
+    with device.beside() as late:
+        judge.same(right, late.fresh().score(brief), name="a session opened after it")
         judge.note(
-            "follows the context" if followed else "stays base",
-            name="a session that was never switched",
+            "follow the context" if followed else "stay base",
+            name="sessions without one of their own",
         )
+        if followed and device.capabilities.runtime_scale:
+            late.apply(other, scale=0.5)
+            half = late.fresh().score(brief)
+            late.clear()
+            for_all({other.name: 0.5})
+            judge.same(half, late.fresh().score(brief), name="the context's scale")
+            for_all({other.name: 1.0})
     if not followed:
         raise Inconclusive(
             "nothing shows that the switch for all sessions does a thing"
@@ -166,7 +183,7 @@ def test_session_goes_before_context(
 
 @pytest.mark.requirement("R65")
 def test_adapters_in_one_session_add_up(
-    device, adapter, other, copy, several, reference, judge
+    device, adapter, other, copy, rescaled, several, reference, judge
 ):
     """Two adapters at once are the sum of both, whichever came first."""
     if device.capabilities.max_active < 2:
@@ -198,6 +215,15 @@ def test_adapters_in_one_session_add_up(
     device.combine({adapter.folder: 0.5, copy: 0.5})
     halves = device.fresh().score(several)
     judge.close(plain, halves, reference, name="two halves", base=base)
+    device.combine({adapter.folder: 0.5, other: 1.0, copy: 0.5})
+    three = device.fresh().score(several)
+    judge.close(both, three, reference, name="two halves and another", base=base)
+    factor, folder = next(iter(rescaled.items()))
+    device.combine({folder: 1.0, other: 1.0})
+    expected = device.fresh().score(several)
+    device.combine({adapter.folder: factor, other: 1.0})
+    observed = device.fresh().score(several)
+    judge.close(expected, observed, reference, name="each at its scale", base=base)
     device.combine({adapter.folder: 1.0, other: 0.0})
     judge.same(plain, device.fresh().score(several), name="a second one at scale 0")
     device.apply(adapter.folder)

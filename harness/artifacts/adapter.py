@@ -136,9 +136,21 @@ class Adapter:
         """A `[rank, in]` and B `[out, rank]` of a module, in their own dtype."""
         return self.data(tensor_of(path, "A")), self.data(tensor_of(path, "B"))
 
-    def width(self) -> tuple[int, int]:
-        """How much of a board it touches: modules, then the sum of their ranks."""
-        return len(self.modules), sum(module.rank for module in self.modules)
+    @cached_property
+    def effective(self) -> bool:
+        """Whether it changes the base at all: in some module neither A nor B is 0."""
+        return any(
+            module.scale and all(np.any(f) for f in self.factors(module.path))
+            for module in self.modules
+        )
+
+    def width(self) -> tuple[bool, int, int]:
+        """How much of a board it touches: modules, then the sum of their ranks.
+
+        One that changes nothing touches least of all.
+        """
+        ranks = sum(module.rank for module in self.modules)
+        return self.effective, len(self.modules), ranks
 
     @property
     def facts(self) -> dict[str, Any]:
