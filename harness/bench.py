@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import getpass
 import hashlib
-import shutil
 import socket
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import ExitStack
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -22,30 +18,25 @@ from typing import TypeVar
 
 from harness.artifacts.adapter import Adapter
 from harness.artifacts.artifact import Artifact
-from harness.artifacts.convert import convert
+from harness.artifacts.convert import bundle_of
+from harness.artifacts.convert import model_of
 from harness.artifacts.model import Base
 from harness.artifacts.provision import Store
 from harness.artifacts.supply import Bundles
 from harness.artifacts.supply import Folders
 from harness.artifacts.supply import Supply
-from harness.boards import simulated
 from harness.boards.health import Health
-from harness.boards.health import preflight
 from harness.boards.inventory import Board
 from harness.boards.lease import Lease
 from harness.cache import cache_folder
-from harness.cache import prune
-from harness.deadline import Deadline
-from harness.errors import Infrastructure
 from harness.errors import RuntimeFault
 from harness.errors import UsageFault
 from harness.golden import GoldenStore
 from harness.golden import PromptSet
 from harness.golden import Scores
-from harness.golden.identity import weights_digest
-from harness.hosts import open_host
-from harness.hosts.host import Host
 from harness.kits import Kits
+from harness.reach import Progress
+from harness.reach import reached
 from harness.runtimes.device import Device
 from harness.runtimes.remote import RemoteRuntime
 from harness.runtimes.runtime import Phase
@@ -54,68 +45,14 @@ from harness.verdict.budget import THETA
 from harness.verdict.floor import RepeatFloor
 
 
-__all__ = ["Bench", "Progress", "reached"]
+__all__ = ["Bench"]
 
 T = TypeVar("T")
-Progress = Callable[[str], None]
 
-# A simulated board starts in about a second; this covers a busy machine.
-START_UP_S = 20.0
-# Reading, converting and writing a 2B checkpoint takes minutes; an hour means
-# that the converter hangs.
-CONVERT_S = 3600.0
-# RKNN3 looks for its bundles by this suffix.
-BUNDLE = ".lora_weight"
-# Bundles that are kept for the next run: those of one run over adapters of 50 MB for
-# a 2B model take 20 GB.
-BUNDLES_BYTES = 40 << 30
 # State checks are exact wherever a board is deterministic, so a few rows decide
 # them: prompts and rows of each by the cheaper graph, for in decode a row costs a
 # step. Three prompts still tell a rounding from a missing adapter.
 BRIEF: dict[Phase, tuple[int, int]] = {"prefill": (4, 8), "decode": (3, 4)}
-
-
-@contextmanager
-def reached(
-    board: Board, fault: str | None = None, progress: Progress = lambda line: None
-) -> Iterator[tuple[Board, Host, Health]]:
-    """A board with its address, its host, and what it says of itself.
-
-    A simulated board is started, and ended afterwards.
-
-    :raises Infrastructure: it is away, or unfit for a probe.
-    """
-    with ExitStack() as resources:
-        if board.simulated:
-            board = _started(board, fault, resources)
-        progress(f"{board.name}: connecting")
-        host = open_host(board)
-        resources.callback(host.close)
-        yield board, host, preflight(host, board.workdir)
-
-
-def _started(board: Board, fault: str | None, resources: ExitStack) -> Board:
-    root = Path(tempfile.mkdtemp(prefix=f"{board.name}-"))
-    resources.callback(shutil.rmtree, root, ignore_errors=True)
-    simulation = simulated.start(
-        board.name, board.platform, root, fault, Deadline(START_UP_S)
-    )
-    resources.callback(simulation.stop)
-    return board.model_copy(
-        update={
-            "host": simulation.host,
-            "identity": simulation.identity,
-            "known_hosts": simulation.known_hosts,
-            "workdir": simulation.workdir,
-            "loader": simulation.loader or board.loader,
-            "bundle": _faulty(board.bundle, simulation.bundler),
-        }
-    )
-
-
-def _faulty(command: str | None, bundler: str | None) -> str | None:
-    """The converter's command with another one in its place, as a fault asks."""
-    return f"{command} --as {bundler}" if command and bundler else command
 
 
 class Bench:
@@ -170,11 +107,8 @@ class Bench:
         self._resources.callback(store.close)
         if board.convert:
             self._progress(f"{board.name}: converting {self.base.folder.name}")
-            self.artifact = convert(
-                board.convert,
-                self.base.folder,
-                cache_folder() / "models",
-                Deadline(CONVERT_S),
+            self.artifact = model_of(
+                board.convert, self.base, cache_folder() / "models"
             )
             self._progress(f"{board.name}: provisioning")
         scratch = tempfile.TemporaryDirectory(prefix=f"{board.name}-adapters-")
@@ -203,27 +137,15 @@ class Bench:
         self._progress(f"{board.name}: up")
 
     def _supply(self, board: Board, store: Store, scratch: Path) -> Supply:
-        command, base = board.bundle, self.base.folder
+        command = board.bundle
         if command is None:
             return Folders(store)
         # What a converter that is wrong on purpose makes is nobody else's.
         faulty = command != self.board.bundle
         cache = (scratch if faulty else cache_folder()) / "bundles"
-
-        def make(adapters: Mapping[str, Path]) -> Artifact:
-            made = convert(
-                command, base, cache, Deadline(CONVERT_S), None, adapters, suffix=BUNDLE
-            )
-            if not made.matches(self.base.identity):
-                raise Infrastructure(
-                    "the bundle's sidecar names another base",
-                    where=str(made.path),
-                    cure="let the converter record the digests of BASE",
-                )
-            prune(cache, BUNDLES_BYTES)
-            return made
-
-        return Bundles(store, make)
+        return Bundles(
+            store, lambda adapters: bundle_of(command, self.base, adapters, cache)
+        )
 
     def _model(self, board: Board, store: Store) -> str:
         """Path over there of what the runtime loads."""
@@ -251,31 +173,9 @@ class Bench:
         folder = self._given("golden", self.golden_folder)
         held = self.artifact.dequantised if self.artifact else self.board.dequantised
         golden = GoldenStore.open(folder, *filter(None, [held]), self.base.folder)
-        self._check_floor(golden, held)
-        return golden
-
-    def _check_floor(self, golden: GoldenStore, held: Path | None) -> None:
-        """See that the golden's numeric floor is that of what the board computes.
-
-        :raises UsageFault: it was computed in another scheme, or without the
-            quantisation that the board's base went through.
-        """
         sidecar = self.artifact.sidecar if self.artifact else {}
-        scheme = sidecar.get("scheme", golden.scheme)
-        if scheme != golden.scheme:
-            raise UsageFault(
-                f"the golden's floor is that of {golden.scheme}, the board is {scheme}",
-                where=str(golden.folder),
-                cure=f"make it with `harness golden --scheme {scheme}`",
-            )
-        if held is None or golden.reference_base == held:
-            return
-        if golden.index.device_base != weights_digest(held):
-            raise UsageFault(
-                "made on the original base, without the floor of the quantised one",
-                where=str(golden.folder),
-                cure=f"make it on {held}, or with `harness golden --device-base` of it",
-            )
+        golden.check_floor(sidecar.get("scheme", golden.scheme), held)
+        return golden
 
     @cached_property
     def base(self) -> Base:

@@ -136,7 +136,7 @@ def list_boards(
 
 
 def _look_at(board: Board) -> str:
-    from harness.bench import reached
+    from harness.reach import reached
 
     try:
         with reached(board) as (_, _, health):

@@ -25,12 +25,10 @@ from harness.golden import GoldenStore
 from harness.golden.identity import weights_digest
 from harness.golden.index import GoldenIndex
 from harness.probes.server import FILE_NAME as ADAPTER_NAME
+from harness.reach import START_UP_S
 
 
 __all__ = ["Selection"]
-
-# A simulated board starts in about a second; twenty cover a busy machine.
-START_UP_S = 20.0
 
 
 class Selection:

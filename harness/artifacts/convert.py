@@ -24,16 +24,60 @@ from harness.artifacts.command import run
 from harness.artifacts.command import words_of
 from harness.artifacts.content import Content
 from harness.artifacts.content import folder_digest
+from harness.artifacts.model import Base
+from harness.cache import prune
 from harness.deadline import Deadline
 from harness.errors import Infrastructure
 from harness.golden.identity import BaseIdentity
 from harness.golden.identity import base_identity
 
 
-__all__ = ["convert"]
+__all__ = ["bundle_of", "convert", "model_of"]
 
 MODEL = "model"
+# RKNN3 looks for its bundles by this suffix.
+BUNDLE = ".lora_weight"
 NONE: Mapping[str, Path] = {}
+# Reading, converting and writing a 2B checkpoint takes minutes; an hour means
+# that the converter hangs.
+CONVERT_S = 3600.0
+# Bundles that are kept for the next run: those of one run over adapters of 50 MB for
+# a 2B model take 20 GB.
+BUNDLES_BYTES = 40 << 30
+
+
+def model_of(command: str, base: Base, cache: Path) -> Artifact:
+    """The model that a platform's converter makes of a base.
+
+    :raises ConversionRefused, UsageFault, Infrastructure: as `convert`.
+    """
+    return convert(command, base.folder, cache, Deadline(CONVERT_S))
+
+
+def bundle_of(
+    command: str, base: Base, adapters: Mapping[str, Path], cache: Path
+) -> Artifact:
+    """The bundle that a platform's converter makes of adapters for a base.
+
+    :raises ConversionRefused, UsageFault: as `convert`.
+    :raises Infrastructure: as `convert`, or its sidecar names another base.
+    """
+    made = convert(
+        command,
+        base.folder,
+        cache,
+        Deadline(CONVERT_S),
+        adapters=adapters,
+        suffix=BUNDLE,
+    )
+    if not made.matches(base.identity):
+        raise Infrastructure(
+            "the bundle's sidecar names another base",
+            where=str(made.path),
+            cure="let the converter record the digests of BASE",
+        )
+    prune(cache, BUNDLES_BYTES)
+    return made
 
 
 def convert(

@@ -27,6 +27,7 @@ from numpy.typing import DTypeLike
 from harness.errors import UsageFault
 from harness.golden.arithmetic import scheme_of
 from harness.golden.identity import lm_head_of
+from harness.golden.identity import weights_digest
 from harness.golden.index import MAKE
 from harness.golden.index import NAME
 from harness.golden.index import STATES
@@ -159,6 +160,29 @@ class GoldenStore:
             sorted(self.versions.items()),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def check_floor(self, scheme: str, held: Path | None) -> None:
+        """See that the numeric floor is that of what a board computes.
+
+        :param scheme: the board's.
+        :param held: the base as it holds it after quantisation, None: as it is.
+        :raises UsageFault: the floor was computed in another scheme, or without the
+            quantisation.
+        """
+        if scheme != self.scheme:
+            raise UsageFault(
+                f"the golden's floor is that of {self.scheme}, the board is {scheme}",
+                where=str(self.folder),
+                cure=f"make it with `harness golden --scheme {scheme}`",
+            )
+        if held is None or self.reference_base == held:
+            return
+        if self.index.device_base != weights_digest(held):
+            raise UsageFault(
+                "made on the original base, without the floor of the quantised one",
+                where=str(self.folder),
+                cure=f"make it on {held}, or with `harness golden --device-base` of it",
+            )
 
     def check_versions(self, versions: Mapping[str, str]) -> None:
         """Refuse to be mixed with results of another reference.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from typing import Dict
 from typing import List
 from typing import Mapping
@@ -20,6 +19,7 @@ from ..rk1828.device import Refused
 from ..rk1828.device import Where
 from ..rk1828.modelfile import CHUNK
 from ..rk1828.session import Session
+from . import common
 
 
 __all__ = [
@@ -129,33 +129,15 @@ class ScaleAppliedTwice(ScaleOffByFivePercent):
         return scale * scale
 
 
-class BaseChanged(Device):
-    """Another base of equal shapes: the linears of every layer are off by 2 %."""
-
-    RELATIVE = 0.02
-
-    def base(self, weights: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-        changed = dict(weights)
-        for name, weight in weights.items():
-            if ".layers." not in name or weight.ndim != 2:
-                continue
-            # Of the name, so that every start gives the same wrong base.
-            noise = np.random.RandomState(zlib.crc32(name.encode()))
-            error = noise.standard_normal(weight.shape) * weight.std() * self.RELATIVE
-            changed[name] = self.precision.round(weight + error.astype(np.float32))
-        return changed
+class BaseChanged(common.BaseChanged, Device):
+    __doc__ = common.BaseChanged.__doc__
 
 
-class Noisy(Device):
-    """Benign: right, but repeats differ by 1e-3 of the centred logits' rms."""
-
-    RELATIVE = 1e-3
+class Noisy(common.Noisy, Device):
+    __doc__ = common.Noisy.__doc__
 
     def logits(self, logits: np.ndarray) -> np.ndarray:
-        noise = np.random.default_rng().standard_normal(logits.shape, np.float32)
-        noise *= np.float32(self.RELATIVE * logits.std())
-        noise += logits
-        return self.precision.round(noise)
+        return self.precision.round(super().logits(logits))
 
 
 # What takes effect where
