@@ -84,6 +84,19 @@ NARROW = {
     "stale-name",
     "stale-rebuild",
 }
+# Those that show only after some operations or in a corner: checks, what finds them.
+HISTORIES = {
+    "ContextScaleIsOne": ("test_session_goes", "R63"),
+    "FirstScaleForBoth": ("test_adapters_in_one", "R65"),
+    "LargeScaleIsClamped": ("test_run_time", "R21"),
+    "LastSessionHasNoScale": ("test_every_session", "R60"),
+    "NegativeFractionIsMinusOne": ("test_run_time", "R21"),
+    "OnlyTheFirstSessionDropsItsCache": ("test_switch_inside", "R51"),
+    "OnlyTheNewestRowsAreDropped": ("test_switch_inside", "R51"),
+    "ScaleInSteps": ("test_run_time", "R21"),
+    "SmallScaleIsZero": ("test_run_time", "R21"),
+    "ThirdIsIgnored": ("test_adapters_in_one", "R65"),
+}
 # Right in another way than usual: nobody may be blamed for it.
 TWINS = ("chatty", "noisy", "slow-load")
 FORMATS = ("int4-adapters", "int6-adapters", "int8-adapters")
@@ -132,6 +145,18 @@ def test_every_fault_is_no_go(tmp_path: Path, fault: str) -> None:
     assert ended.signoff["missing"] == []
     latest = tmp_path / "reports" / "latest"
     assert harness("report", "verify", latest, cwd=tmp_path).status == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", HISTORIES)
+def test_a_fault_in_a_corner_is_no_go(tmp_path: Path, fault: str) -> None:
+    shutil.copy(Path(__file__).with_name("rk1828_histories.py"), tmp_path)
+    checks, found = HISTORIES[fault]
+    spec = f"--fault=rk1828_histories:{fault}"
+    ended = accept(tmp_path, rk1828(), spec, "-k", checks)
+    assert ended.status == 1, ended.output
+    assert found in failed(ended)
+    assert ended.signoff["missing"] == []
 
 
 def nobody_is_blamed(ended: Ended) -> None:
