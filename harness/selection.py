@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterable
 from functools import cached_property
@@ -222,12 +221,15 @@ class Selection:
         place = self.reports
         while not place.exists():
             place = place.parent
-        if not place.is_dir() or not os.access(place, os.W_OK):
+        try:
+            with tempfile.TemporaryFile(dir=place):
+                return  # rights alone do not tell of a read-only file system
+        except OSError:
             raise UsageFault(
                 f"{place} takes no run folders",
                 where="--report",
                 cure="name a folder that can be written",
-            )
+            ) from None
 
     def _with_fault(self, boards: tuple[Board, ...], named: bool) -> tuple[Board, ...]:
         """The boards that the fault, if any, can be put into.

@@ -254,6 +254,7 @@ class TestMistakes:
             ("--fault=json:nosuch", "fault 'json:nosuch': *give a class"),
             ("--golden=nosuch", "*nosuch/golden.json: cannot read"),
             ("--report=boards.toml", "boards.toml takes no run folders"),
+            ("--report=/proc/none", "/proc takes no run folders"),
         ],
     )
     def test_of_an_option(
