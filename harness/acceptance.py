@@ -114,14 +114,16 @@ class Acceptance:
         """The device of a check in its base state, with what it needs at hand.
 
         :raises BoardAway: it cannot be brought there; the board is given up.
+        :raises HarnessError: what this check alone needs cannot be had.
         """
         check = self.plan.checks[nodeid]
         name = check.board
         bench = self.bench(name)
+        stock = self._stock(bench, check)
         try:
             bench.floor  # noqa: B018 - measured before anything is stocked for a check
-            return bench.begin(self._stock(bench, check))
-        except RuntimeRefused as refusal:  # what this check needs cannot be had
+            return bench.begin(stock)
+        except RuntimeRefused as refusal:
             raise Infrastructure(
                 f"its adapters are refused together: {refusal.cause}", where=name
             ) from refusal
@@ -137,7 +139,10 @@ class Acceptance:
         if bench.device.supply.has(stock):
             return stock
         for later in self.plan.after(check):
-            needs = dict(bench.kits.needs(later.fixtures, later.adapter))
+            try:
+                needs = dict(bench.kits.needs(later.fixtures, later.adapter))
+            except HarnessError:  # that check will say so itself
+                break
             if len(stock | needs) > bench.device.capabilities.max_adapters:
                 break
             stock |= needs
