@@ -59,7 +59,7 @@ FAULTS = {
     "scale-zero-not-base": ("test_scale", {"R21"}),
     "second-load-incomplete": (LOADS, {"R30", "R66"}),
     "second-session-only": (SESSIONS, {"R15", "R60", "R61"}),
-    "session-leak": (SESSIONS, {"R60", "R62", "R63"}),
+    "session-leak": (SESSIONS, {"R60", "R62"}),
     "setup-fails-to-base": (f"{ANSWERS} or test_reports", {"R11", "R15", "R20"}),
     "sixth-session-granted": ("test_capacity_of_sessions", {"R62"}),
     "stale-name": (LOADS, {"R30"}),
