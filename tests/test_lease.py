@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def other(server: Loopback, tmp_path: Path) -> Iterator[subprocess.Popen]:
     )
     process = subprocess.Popen(
         [sys.executable, "-c", source],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "far")},
+        env={**os.environ, "HARNESS_CACHE": str(tmp_path / "far")},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
