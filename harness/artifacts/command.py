@@ -156,4 +156,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last(lines: Sequence[str]) -> str:
+    if any(line.startswith("Traceback ") for line in lines):
+        lines = lines[-1:]  # a converter in Python says in its last line why it ended
     return " | ".join(lines[-5:])[-1000:] or "it said nothing"
