@@ -130,8 +130,6 @@ class Bench:
         )
         self._resources.callback(runtime.close)
         self.device = Device(runtime, supply)
-        if self.device.capabilities.bundles and not board.bundle:
-            self._given("bundle", board.bundle)
         self._fingerprint = self._look()
         self._deterministic = self._fingerprint == self._look()
         self._progress(f"{board.name}: up")
